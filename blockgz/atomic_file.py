@@ -21,7 +21,7 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 @contextmanager
 def scratch_file(path: Path) -> Iterator[Path]:
     """Yield an unused name next to `path`, to be filled and renamed to it; a file that remains there is removed."""
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    scratch = path.with_name(f".{path.name[:200]}.{uuid.uuid4().hex}.tmp")
     try:
         yield scratch
     finally:

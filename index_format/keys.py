@@ -27,6 +27,9 @@ SEED_HOME = "_blockgz/"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FOLDER = re.compile(rf"topic=({_TOPIC.pattern})(?:~([1-9][0-9]{{0,8}}))?")
+# Kafka's longest topic fills a file name with `topic=`; behind `t~2=` its later incarnations fit, too.
+_LONG_FOLDER = re.compile(rf"t~([1-9][0-9]{{0,8}})=({_TOPIC.pattern})")
+_NAME_BYTES = 255
 _CONFLICT = r"(?:~e([1-9][0-9]{0,18})-([0-9a-f]{8}))?"
 _ANY_CONFLICT = re.compile(_CONFLICT.removesuffix("?"))
 _MARK = r"(~e[1-9][0-9]{0,18}-[0-9a-f]{8}|~r[0-9a-f]{32}-(?:0|[1-9][0-9]{0,9}))?"
@@ -127,10 +130,10 @@ def topic_folders(names: Iterable[str]) -> list[TopicFolder]:
     """Return the topics among the names of folders, each incarnation, in order; other names are passed over."""
     found = []
     for name in names:
-        match = _FOLDER.fullmatch(name)
+        match = _FOLDER.fullmatch(_spelled_out(name))
         if match and match[1] not in (".", ".."):
             folder = TopicFolder(match[1], int(match[2] or 1))
-            found += [folder] if f"topic={folder}" == name else []
+            found += [folder] if _folder_name(folder) == name else []
     return sorted(found)
 
 
@@ -308,7 +311,22 @@ def inventory_key(layout: str) -> str:
 
 def topic_home(layout: str, folder: TopicFolder) -> str:
     """Return the folder of one incarnation of a topic, with a slash at its end."""
-    return f"{archive_home(layout)}topic={folder}/"
+    return f"{archive_home(layout)}{_folder_name(folder)}/"
+
+
+def _folder_name(folder: TopicFolder) -> str:
+    name = f"topic={folder}"
+    return name if len(name) <= _NAME_BYTES else f"t~{folder.incarnation}={folder.topic}"
+
+
+def _spelled_out(key: str) -> str:
+    """Return a key as it would be if names could be longer."""
+    return _LONG_FOLDER.sub(r"topic=\2~\1", key, count=1) if key.startswith("t~") else key
+
+
+def topic_prefixes(topic: str) -> list[str]:
+    """Return prefixes that cover all keys of a topic in layout `topic`, and maybe keys of other topics."""
+    return [f"topic={topic}/", f"topic={topic}~"] + (["t~"] if len(f"topic={topic}~999999999") > _NAME_BYTES else [])
 
 
 def groups_home(layout: str, folder: TopicFolder) -> str:
@@ -345,7 +363,7 @@ def parse_configs_key(layout: str, key: str) -> tuple[TopicFolder, int] | None:
 def _parse_dated_object(
     layout: str, key: str, home: Callable[[str, TopicFolder], str]
 ) -> tuple[TopicFolder, int] | None:
-    match = _DATED_OBJECT.fullmatch(key.removeprefix(archive_home(layout)))
+    match = _DATED_OBJECT.fullmatch(_spelled_out(key.removeprefix(archive_home(layout))))
     folder = TopicFolder(match[1], int(match[2] or 1)) if match and match[1] not in (".", "..") else None
     at_ms = None if folder is None else parse_dated_key(home(layout, folder), key)
     return None if folder is None or at_ms is None else (folder, at_ms)
@@ -400,7 +418,7 @@ def parse_key(layout: str, key: str) -> ObjectKey | None:
     """Return the parts of a key of a chunk's object or a catalog; None for all others, and for free names."""
     seed = layout == "seed"
     home = SEED_HOME if seed else ""
-    match = _PARTITION_OBJECT.fullmatch(key.removeprefix(home)) if key.startswith(home) else None
+    match = _PARTITION_OBJECT.fullmatch(_spelled_out(key.removeprefix(home))) if key.startswith(home) else None
     if match:
         folder, partition, name = TopicFolder(match[1], int(match[2] or 1)), int(match[3]), match[4]
         try:
@@ -416,7 +434,7 @@ def parse_key(layout: str, key: str) -> ObjectKey | None:
 
 def parse_floor_key(layout: str, key: str) -> tuple[TopicFolder, int, int] | None:
     """Topic, partition and offset of an object that `floor_name` names; None for other keys."""
-    match = _FLOOR.fullmatch(key.removeprefix(archive_home(layout)))
+    match = _FLOOR.fullmatch(_spelled_out(key.removeprefix(archive_home(layout))))
     if match is None or match[1] in (".", "..") or int(match[4]) >= 2**63:
         return None
     folder, partition, pruned_before = TopicFolder(match[1], int(match[2] or 1)), int(match[3]), int(match[4])
@@ -426,8 +444,9 @@ def parse_floor_key(layout: str, key: str) -> tuple[TopicFolder, int, int] | Non
 
 def topic_of(key: str) -> str | None:
     """Return the topic of a key in either layout, markers and catalogs included; None for all other keys."""
-    match = _FOLDER.match(key.removeprefix(SEED_HOME))
-    if match and key.removeprefix(SEED_HOME)[match.end() :].startswith("/"):
+    name = _spelled_out(key.removeprefix(SEED_HOME))
+    match = _FOLDER.match(name)
+    if match and name[match.end() :].startswith("/"):
         return match[1]
     stem = _SEED_STEM.match(key)
     return stem[4] if stem else None

@@ -70,7 +70,7 @@ def marker_offset(body: bytes) -> int | None:
 def has_current_objects(keys: Iterable[str]) -> bool:
     """Return whether a listing is that of a current archive of either layout."""
     identities = {archive_key("topic"), archive_key("seed")}
-    return any(key in identities or key.startswith((SEED_HOME, "topic=")) for key in keys)
+    return any(key in identities or key.startswith((SEED_HOME, "topic=", "t~")) for key in keys)
 
 
 def group_by_partition(keys: Iterable[str]) -> dict[OldPlace, FoundPartition]:

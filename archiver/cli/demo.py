@@ -32,7 +32,7 @@ from archiver.demo import (
 from blockgz.errors import MASK, BlockgzError
 from blockgz.kafka.secrets import is_secret
 from blockgz.program.main import closing
-from blockgz.program.options import kafka_options
+from blockgz.program.options import LocalPath, kafka_options
 from blockgz.program.terminal import unescaped
 from blockgz.units import timestamp_text
 
@@ -59,7 +59,7 @@ class DemoMismatch(BlockgzError):
 @kafka_options("A cluster to use instead of the one in this process.")
 @click.option(
     "--keep",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(path_type=Path, file_okay=False),
     envvar="BLOCKGZ_DEMO_KEEP",
     help="Leave the archive in this new folder.",
 )

@@ -24,6 +24,7 @@ from blockgz.errors import PARTLY_FAILED, UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz.program.main import closing, print_problems
 from blockgz.program.options import (
+    LocalPath,
     Option,
     OptionSet,
     Parsed,
@@ -85,7 +86,7 @@ wanted_options = OptionSet(
     ),
     Option(
         "--keys-file",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        type=LocalPath(path_type=Path, exists=True, dir_okay=False),
         help="Only records with one of the keys in this file, one a line.",
     ),
     header_option,
@@ -113,11 +114,11 @@ wanted_options = OptionSet(
 @click.argument("places", nargs=-1, metavar="[TOPIC[~N][:P[,P-P]]...]")
 @store_options(writing_s3_options)
 @wanted_options
-@click.option("--report", type=click.Path(path_type=Path), help="Write what was erased to this new file, as JSON.")
+@click.option("--report", type=LocalPath(path_type=Path), help="Write what was erased to this new file, as JSON.")
 @click.option(
     "--status",
     "finished",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=LocalPath(path_type=Path, exists=True, dir_okay=False),
     help="Show whether the erase of that report is complete, and change nothing; --report and --sign-key keep that.",
 )
 @report_key_option(

@@ -23,7 +23,7 @@ from blockgz.program.archive_options import (
     writing_s3_options,
 )
 from blockgz.program.main import closing, confirm, print_problems
-from blockgz.program.options import SIZE, plan_options
+from blockgz.program.options import SIZE, LocalPath, plan_options
 from blockgz.program.terminal import print_table, range_text, unescaped
 from blockgz.store.address import S3Settings
 from blockgz.store.customer_key import fingerprint_of
@@ -61,7 +61,7 @@ SHOWN_NOTES = 20
     "--chunk-bytes", type=SIZE, default="128MiB", show_default=True, help="Close a chunk at this compressed size."
 )
 @encrypt_option
-@click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for the open chunk.")
+@click.option("--buffer-dir", type=LocalPath(path_type=Path), help="Folder for the open chunk.")
 @click.option("--single-writer", is_flag=True, help="Accept a store without conditional writes.")
 @plan_options
 def import_command(

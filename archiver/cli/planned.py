@@ -9,7 +9,7 @@ from archiver.maintain.planned import PlannedCommand
 from archiver.maintain.rewrite.chunks import RewriteKeys
 from blockgz.program.archive_options import encrypt_option, keys_option
 from blockgz.program.main import code_of_problems, confirm, print_problems
-from blockgz.program.options import SIZE, F, OptionSet, with_options
+from blockgz.program.options import SIZE, F, LocalPath, OptionSet, with_options
 from blockgz.program.terminal import print_table
 
 
@@ -50,7 +50,7 @@ def buffer_options(function: F) -> F:
     return with_options(
         function,
         [
-            click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for chunks that are rewritten."),
+            click.option("--buffer-dir", type=LocalPath(path_type=Path), help="Folder for chunks that are rewritten."),
             click.option(
                 "--buffer-bytes",
                 type=SIZE,

@@ -20,7 +20,7 @@ from blockgz.config.model import parse_age, parse_bytes
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz.program.main import closing
-from blockgz.program.options import Parsed, plan_options
+from blockgz.program.options import LocalPath, Parsed, plan_options
 from blockgz.store.address import S3Settings
 from blockgz.store.opening import default_buffer_root, open_existing_store
 from blockgz.topic_patterns import TopicSelection
@@ -40,7 +40,7 @@ AGE, BYTES = Parsed("age", parse_age), Parsed("size", parse_bytes)
 @click.option("--keep-bytes", type=BYTES, help="Prune the oldest records, of each partition, beyond this size of data.")
 @rewrite_keys_options
 @max_block_option
-@click.option("--buffer-dir", type=click.Path(path_type=Path), help="Folder for what stays of chunks that are cut.")
+@click.option("--buffer-dir", type=LocalPath(path_type=Path), help="Folder for what stays of chunks that are cut.")
 @plan_options
 def prune(
     *,

@@ -30,7 +30,7 @@ from blockgz.program.archive_options import (
     writing_s3_options,
 )
 from blockgz.program.main import closing
-from blockgz.program.options import Decorator, F, kafka_options, plan_options, sign_key_option, with_options
+from blockgz.program.options import Decorator, F, LocalPath, kafka_options, plan_options, sign_key_option, with_options
 from blockgz.store.address import S3Settings
 from blockgz.store.opening import default_buffer_root, open_existing_store
 from index_format.old_objects import OldFormat
@@ -165,7 +165,7 @@ def refetch(*, place: str, kafka: dict[str, str], **options: Any) -> int:
 )
 @click.argument("places", nargs=-1, required=True, metavar="TOPIC:P[:FROM-TO]...")
 @kafka_options()
-@click.option("--report", type=click.Path(path_type=Path), help="Write what was lost to this new file, as JSON.")
+@click.option("--report", type=LocalPath(path_type=Path), help="Write what was lost to this new file, as JSON.")
 @sign_key_option
 @_loss_options
 def accept_loss(

@@ -13,7 +13,15 @@ from archiver.maintain.planned import Cell, PlannedCommand, Problem, try_each
 from blockgz.errors import NotInArchive, UsageError
 from blockgz.store.writer import ListedObject, ToolStore
 from blockgz.units import bytes_text
-from index_format.keys import MARKER_OBJECT, TOPIC_OBJECT, TopicFolder, check_topic, inventory_key, topic_folders
+from index_format.keys import (
+    MARKER_OBJECT,
+    TOPIC_OBJECT,
+    TopicFolder,
+    check_topic,
+    inventory_key,
+    topic_folders,
+    topic_prefixes,
+)
 from index_format.objects import parse_inventory, without
 
 
@@ -154,10 +162,11 @@ def _folders(store: ToolStore, layout: str, topic: str) -> dict[TopicFolder, Seq
     if stored is not None:
         inventory = parse_inventory(stored.body, inventory_key(layout))
         found = {each.folder: [] for each in inventory.incarnations if each.topic == topic}
-    for prefix in (f"topic={topic}/", f"topic={topic}~"):
+    for prefix in topic_prefixes(topic):
         for listed in store.list(prefix):
             for folder in topic_folders([listed.key.partition("/")[0]]):
-                found.setdefault(folder, []).append(listed)
+                if folder.topic == topic:
+                    found.setdefault(folder, []).append(listed)
     return {folder: sorted(found[folder], key=_order) for folder in sorted(found, reverse=True)}
 
 

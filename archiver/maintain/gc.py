@@ -41,6 +41,7 @@ from index_format.keys import (
     parse_key,
     topic_home,
     topic_of,
+    topic_prefixes,
 )
 from index_format.marker import ChunkCatalog, ChunkEntry, Floor, Marker, ReferenceCatalog
 from index_format.objects import DEFAULT_MAX_BLOCK_BYTES, ChunkIndex, Gap
@@ -334,8 +335,8 @@ PartitionName = tuple[str, int]
 def _topic_prefixes(selection: TopicSelection | None) -> list[str]:
     """Return the prefixes of the keys of the selected topics and their incarnations."""
     if selection is None or not selection.is_of_names:
-        return ["topic="]
-    return [f"topic={name}{end}" for name in sorted(selection.names) for end in "/~"]
+        return ["t"]
+    return list(dict.fromkeys(prefix for name in sorted(selection.names) for prefix in topic_prefixes(name)))
 
 
 def _incarnations(store: ToolStore, layout: str, topic: str) -> list[TopicFolder]:

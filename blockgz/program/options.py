@@ -37,6 +37,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
 
+class LocalPath(click.Path):
+    """A file or folder of this machine; the address of an object is refused before anything is done."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).startswith("s3://"):
+            self.fail(f"{value} is not a local file; name one, and copy it with aws s3 cp", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class OptionPart(ABC):
     """An option, an argument, or a set of them; as a decorator of a command it passes its value as `name`."""
 
@@ -190,14 +199,14 @@ def plan_options(function: F) -> F:
 
 def report_key_option(*names: str, text: str, **attributes: Any) -> Option:
     """Return the option of the public key that must have signed a report; `text` is its help."""
-    path = click.Path(path_type=Path)
+    path = LocalPath(path_type=Path)
     return Option(*names, type=path, envvar="BLOCKGZ_REPORT_KEY", metavar="PEM", help=text, **attributes)
 
 
 # Passes `sign_key: Path | None`.
 sign_key_option = Option(
     "--sign-key",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     metavar="PEM",
     help="Sign the reports with this Ed25519 key; writes FILE.sig.",
 )

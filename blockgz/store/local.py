@@ -421,6 +421,7 @@ def _file_errors(path: Path, done: str = "written", failure: type[StoreError] = 
                 remedy="check its owner and mode, or choose another --archive",
             ) from error
         kind = StoreFull if error.errno in _FULL else StoreUnavailable if error.errno in _PASSING else failure
-        raise kind(
-            f"{path} cannot be {done}", why=why, remedy="check the disk or the mount, and free space on it"
-        ) from error
+        remedy = "check the disk or the mount, and free space on it"
+        if error.errno == errno.ENAMETOOLONG:
+            remedy = "use an archive on S3 or a shorter path: most file systems allow 255 bytes in a name"
+        raise kind(f"{path} cannot be {done}", why=why, remedy=remedy) from error

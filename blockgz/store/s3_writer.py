@@ -7,13 +7,14 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, cast
 
 import boto3
 from botocore.config import Config
@@ -70,6 +71,28 @@ PERMISSIONS = "s3:GetObject, s3:PutObject and s3:ListBucket"
 COMPLETED_FIELDS = {"ETag", *(f"Checksum{algorithm}" for algorithm in CHECKSUMS)}
 
 
+W = TypeVar("W", bound=Callable[..., Any])
+
+
+def _with_required_checksum(write: W) -> W:
+    """Repeat a write with a checksum if the bucket refuses it without one, and send one from then on.
+
+    Buckets with Object Lock and a default retention do. Other stores may not know the header, so it is not sent to all.
+    """
+
+    @wraps(write)
+    def checked(store: "S3Store", *args: Any) -> Any:
+        try:
+            return write(store, *args)
+        except StoreError as error:
+            if "Content-MD5" not in error.why or store._s3.checksum_algorithm:
+                raise
+            store._s3 = replace(store._s3, checksum_algorithm=CHECKSUMS[0])
+            return write(store, *args)
+
+    return cast(W, checked)
+
+
 class S3Store:
     """An archive under a prefix of a bucket."""
 
@@ -111,6 +134,7 @@ class S3Store:
             return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
         return None
 
+    @_with_required_checksum
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         """See Store; bodies over one part go up in parallel parts that appear together."""
         where = self._content_of(key)
@@ -130,6 +154,7 @@ class S3Store:
             return self._is_conditional or self._holds_attempt(key, attempt)
         return False
 
+    @_with_required_checksum
     def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
         if not self._is_conditional:
             return self._compare_then_swap(key, body, expected)

@@ -12,7 +12,7 @@ from blockgz.archive.positions import Rule
 from blockgz.archive.selection import DamagePolicies, SelectionRequest, selected_batches
 from blockgz.process import run_async
 from blockgz.program.main import closing
-from blockgz.program.options import Option, choice_option
+from blockgz.program.options import LocalPath, Option, choice_option
 from blockgz.program.progress import record_progress
 from blockgz.units import bytes_text
 from replayer.cli.cat import say_why_nothing
@@ -36,7 +36,7 @@ from replayer.export import BINARY, FORMATS, STDOUT, TEXT, Exported, ExportForm,
     ),
 )
 @click.argument("topic", metavar="TOPIC[:P[,P-P]]")
-@click.argument("destination", metavar="DEST")
+@click.argument("destination", metavar="DEST", type=LocalPath())
 @selection_options
 @limit_option
 @damage_option

@@ -36,6 +36,7 @@ from blockgz.program.main import closing, confirm, ended_code, noting_what_is_le
 from blockgz.program.options import (
     DURATION,
     Argument,
+    LocalPath,
     Option,
     OptionSet,
     choice_option,
@@ -108,7 +109,7 @@ def _option(name: str, given: CommandOption, default: object) -> Option:
         return Option(given.name, name, is_flag=True, **given.attributes)
     if given.choices:
         return choice_option(given.name, name, choices=given.choices, **given.attributes)
-    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    file = LocalPath(exists=True, dir_okay=False, path_type=Path)
     types = {"text": None, "file": file, "duration": DURATION}
     return Option(given.name, name, parse=given.parse, type=types[given.kind], **given.attributes)
 

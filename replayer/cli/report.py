@@ -11,7 +11,7 @@ import msgspec
 
 from blockgz.errors import PARTLY_FAILED, UsageError, Verdict, listed
 from blockgz.program.main import closing, noting_what_is_left
-from blockgz.program.options import report_key_option
+from blockgz.program.options import LocalPath, report_key_option
 from blockgz.program.terminal import print_each, print_table
 from blockgz.signing import check_signature, is_signed_by, signature_of
 from blockgz.units import timestamp_text
@@ -136,11 +136,11 @@ def _print_above(report: ArchiveReport) -> None:
         "replayer verify-report report.json --key pub.pem", "replayer verify-report page.html --key pub.pem"
     ),
 )
-@click.argument("report", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("report", metavar="FILE", type=LocalPath(path_type=Path))
 @report_key_option("--key", required=True, text="The signer's public key.")
 @click.option(
     "--signature",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     envvar="BLOCKGZ_REPORT_SIGNATURE",
     metavar="FILE",
     help="The signature, if it is not in FILE.sig.",

@@ -20,7 +20,7 @@ from blockgz.kafka.connection import client_settings
 from blockgz.kafka.secrets import look_up_secrets
 from blockgz.process import ENDING, ended_soon_after_signals, loop_signals, run_async, share_heaps
 from blockgz.program.main import closing
-from blockgz.program.options import Option, OptionSet, kafka_options, option_zone, zone_option
+from blockgz.program.options import LocalPath, Option, OptionSet, kafka_options, option_zone, zone_option
 from blockgz.signing import is_signed_by, signed
 from replayer.cli.options.options import archive_options, jobs_option
 from replayer.serve.app import make_app
@@ -56,7 +56,7 @@ access_options = OptionSet(
         "--token-file",
         "token",
         parse=read_token,
-        type=click.Path(path_type=Path),
+        type=LocalPath(path_type=Path),
         metavar="FILE",
         help="Ask for the token in this file; needed on other addresses than loopback ones.",
     ),
@@ -81,20 +81,20 @@ access_options = OptionSet(
 
 REPORTS = Option(
     "--reports",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=LocalPath(path_type=Path, file_okay=False),
     metavar="DIR",
     help="Folder of verification reports: shown, and written by verifications of the page.",
 )
 REPORT_KEY = Option(
     "--key",
     "report_key",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     envvar="BLOCKGZ_REPORT_KEY",
     metavar="PEM",
     help="The public key of the reports' signer.",
 )
 SIGN_KEY = Option(
-    "--sign-key", type=click.Path(path_type=Path), metavar="PEM", help="Key that signs reports made by the page."
+    "--sign-key", type=LocalPath(path_type=Path), metavar="PEM", help="Key that signs reports made by the page."
 )
 
 

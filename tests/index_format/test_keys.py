@@ -33,8 +33,10 @@ from index_format.keys import (
     parse_groups_key,
     parse_key,
     parse_topic_folder,
+    topic_folders,
     topic_home,
     topic_of,
+    topic_prefixes,
     utc_date,
 )
 from tests.index_format.builders import MAX_INT64, MIN_INT64
@@ -88,6 +90,26 @@ def test_homes(folder: TopicFolder, partition: int) -> None:
 @given(folders)
 def test_folders_come_back(folder: TopicFolder) -> None:
     assert parse_topic_folder(str(folder)) == folder
+
+
+def test_names_of_long_topics_fit_into_255_bytes() -> None:
+    longest, other = "x" * 249, "y" * 248
+    assert topic_home("topic", TopicFolder(longest)) == f"topic={longest}/"
+    assert topic_home("seed", TopicFolder(longest, 2)) == f"_blockgz/t~2={longest}/"
+    assert topic_home("topic", TopicFolder("x" * 240, 2)) == f"topic={'x' * 240}~2/"
+    names = [f"t~2={longest}", f"topic={longest}", f"t~2={other}", f"topic={other}"]
+    assert all(len(name) <= 255 for name in names)
+    assert topic_folders([*names, f"topic={longest}~2", "t~2=short", "t~1=" + longest]) == [
+        *(TopicFolder(longest), TopicFolder(longest, 2)),
+        *(TopicFolder(other), TopicFolder(other, 2)),
+    ]
+
+
+def test_the_prefixes_of_a_topic_cover_its_names() -> None:
+    for length in (1, 200, 239, 240, 244, 247, 248, 249):
+        for incarnation in (1, 2, 100, 9999, 999_999_999):
+            home = topic_home("topic", TopicFolder("x" * length, incarnation))
+            assert home.startswith(tuple(topic_prefixes("x" * length))), (length, incarnation)
 
 
 def test_incarnations() -> None:

@@ -24,7 +24,7 @@ def s3_server() -> Iterator[str]:
 class Bucket:
     """A bucket's back door."""
 
-    def __init__(self, endpoint_url: str, name: str) -> None:
+    def __init__(self, endpoint_url: str, name: str, **settings: Any) -> None:
         self.name = name
         self._client = boto3.client(
             "s3",
@@ -33,7 +33,14 @@ class Bucket:
             aws_access_key_id="testing",
             aws_secret_access_key="testing",
         )
-        self._client.create_bucket(Bucket=name)
+        self._client.create_bucket(Bucket=name, **settings)
+
+    def retain_for_days(self, days: int) -> None:
+        """Sets the default retention of a bucket with Object Lock."""
+        rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": days}}
+        self._client.put_object_lock_configuration(
+            Bucket=self.name, ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule}
+        )
 
     def put(self, key: str, body: bytes, **settings: Any) -> None:
         self._client.put_object(Bucket=self.name, Key=key, Body=body, **settings)

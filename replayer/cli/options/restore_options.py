@@ -14,6 +14,7 @@ from blockgz.archive.selection import STOPS
 from blockgz.program.options import (
     DURATION,
     Argument,
+    LocalPath,
     Option,
     OptionSet,
     Parsed,
@@ -357,13 +358,13 @@ restore_options = OptionSet(
     Option(
         "--plan",
         envvar="BLOCKGZ_RESTORE_PLAN",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=LocalPath(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Write the plan to this file as JSON, and nothing else; it may be edited.",
     ),
     Option(
         "--from-plan",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=LocalPath(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Carry out the plan in this file.",
     ),

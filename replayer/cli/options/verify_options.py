@@ -5,10 +5,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import click
-
 from blockgz.archive.positions import parse_time
 from blockgz.program.options import (
+    LocalPath,
     Option,
     OptionSet,
     Parsed,
@@ -77,7 +76,7 @@ expect_option = Option(
 
 def report_option(text: str, parse: Callable[[tuple[Path, ...]], tuple[Path, ...]] | None = None) -> Option:
     """Add --report with that help text; passes `paths: tuple[Path, ...]`."""
-    path = click.Path(path_type=Path)
+    path = LocalPath(path_type=Path)
     return Option("--report", "paths", multiple=True, type=path, parse=parse, metavar="FILE", help=text)
 
 
@@ -99,7 +98,7 @@ earlier_options = OptionSet(
     earlier_report,
     Option(
         "--since-report",
-        type=click.Path(path_type=Path),
+        type=LocalPath(path_type=Path),
         metavar="FILE",
         help="Compare with an earlier .json report: everything in it must still be there, unchanged.",
     ),

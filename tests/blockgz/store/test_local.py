@@ -92,6 +92,15 @@ def test_the_buffer_is_where_caches_are(tmp_path: Path, monkeypatch: pytest.Monk
     assert default_buffer_root("s3://bucket/prefix") == tmp_path / ".cache" / "blockgz" / "buffer"
 
 
+def test_names_of_up_to_255_bytes_are_stored_and_longer_ones_are_not_called_a_full_disk(tmp_path: Path) -> None:
+    store, name = LocalStore(tmp_path), "x" * 255
+    assert store.put_if_absent(name, b"body", "attempt-1")
+    assert [found.key for found in store.list("")] == [name]
+    with pytest.raises(errors.StoreError) as raised:
+        store.put_if_absent(name + "x", b"body", "attempt-1")
+    assert "255 bytes" in str(raised.value.remedy) and "free space" not in str(raised.value.remedy)
+
+
 def test_a_pipe_in_place_of_an_object_is_refused(tmp_path: Path) -> None:
     store = written(tmp_path)
     os.mkfifo(tmp_path / "pipe")

@@ -242,6 +242,22 @@ def written(bucket: Bucket, s3: S3Settings, folder: Path) -> None:
         store.close()
 
 
+def test_a_bucket_with_object_lock_gets_checksums_and_others_none(
+    proxy: RecordingProxy, bucket: Bucket, upstream: str, tmp_path: Path, small_parts: None
+) -> None:
+    locked = Bucket(upstream, f"b-{uuid.uuid4().hex}", ObjectLockEnabledForBucket=True)
+    locked.retain_for_days(1)
+    s3 = S3Settings(proxy.endpoint_url, "us-east-1")
+    written(bucket, s3, tmp_path)
+    assert not any("checksum" in name or "md5" in name for each in proxy.requests for name in each.headers)
+    proxy.requests.clear()
+    written(locked, s3, tmp_path)
+    _refused, *sent = proxy.sent("PutObject") + proxy.sent("UploadPart")
+    assert {each.headers.get("x-amz-sdk-checksum-algorithm") for each in sent} == {"CRC32"}
+    assert locked.head("data")["ChecksumCRC32"]
+    locked.close()
+
+
 def test_objects_are_encrypted_tagged_and_granted_as_set(
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path, small_parts: None
 ) -> None:

@@ -235,6 +235,23 @@ def test_consent_is_never_taken_from_the_environment() -> None:
     assert (options["--yes"], options["--into-source"]) == (None, None)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("export", "orders", "s3://bucket/orders.parquet"),
+        ("verify", "--report", "s3://bucket/report.json"),
+        ("restore", "orders", "--plan", "s3://bucket/plan.json"),
+    ],
+)
+def test_files_are_not_written_to_addresses_of_objects(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = exited(program_lines(*command, "-a", str(tmp_path)), 2)
+    assert "is not a local file" in result.stderr and "aws s3 cp" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_mistyped_command_is_answered_with_those_that_look_alike() -> None:
     result = exited(program_lines("replya"), 2)
     assert "No such command 'replya'. Did you mean 'replay'" in result.stderr

@@ -6,19 +6,25 @@ import os
 import re
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner, Result
 
+from archiver.commit.archive import find_incarnation
+from archiver.maintain.drop import PlannedDrop
+from archiver.maintain.gc import plan_sweep
 from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import BrokerUnreachable, PartitionUnavailable
 from blockgz.kafka.batch_producer import BatchProducer, batch_producer
 from blockgz.store.address import LocalAddress
+from blockgz.store.local import LocalStore
 from index_format import objects
 from index_format.errors import BlockgzError
-from index_format.keys import archive_key
+from index_format.keys import TopicFolder, archive_key
 from index_format.records import Record
 from replayer.cli import main
 from replayer.errors import DeliveryFailed
@@ -532,3 +538,40 @@ def test_a_plan_says_what_was_read_to_find_the_cuts(program: Program, copy: str)
     assert program(*args, "--yes").exit_code == 0
     compared = succeeded(program("verify", "skewed", "--against-topic", copy, *args[4:]))
     assert "warning: skewed:0  ends before offset 600" in compared.stderr
+
+
+LONGEST = "x" * 249
+"""The longest name that Kafka allows a topic."""
+
+
+@pytest.mark.slow
+def test_the_longest_topic_created_twice(tmp_path: Path, cluster: MockCluster, copy: str) -> None:
+    """`topic=` and this name fill a file name: the second incarnation has a name of another form."""
+    writer, store = ArchiveWriter(tmp_path), LocalStore(tmp_path)
+    assert find_incarnation(store, layout="topic", topic=LONGEST, topic_id="id-1") == TopicFolder(LONGEST)
+    assert find_incarnation(store, layout="topic", topic=LONGEST, topic_id="id-2") == TopicFolder(LONGEST, 2)
+    older = writer.partition(LONGEST, 0)
+    older.commit(records(range(40)))
+    older.hand_over(f"{LONGEST}~2")
+    newer = writer.partition(LONGEST, 0, incarnation=2)
+    for start in range(0, 130, 2):  # enough chunks for a catalog
+        newer.commit(records(range(start, start + 2)))
+    program = Program(tmp_path, cluster)
+
+    def reading(*args: str) -> str:
+        return succeeded(CliRunner().invoke(main, [*args, "-a", str(tmp_path)], prog_name="replayer")).stdout
+
+    for name, offset in ((LONGEST, 100), (f"{LONGEST}~1", 37)):
+        assert f"value of {offset} " in reading("get", f"{name}:0:{offset}")
+    assert reading("verify", "--deep").splitlines()[-1] == "OK"
+    job = "j" * 100
+    told = succeeded(program("replay", LONGEST, "--to-topic", copy, "--job", job, "--yes", "--json"))
+    assert json.loads(told.stdout)["records"] == 130
+    succeeded(program("verify", "--job", job))
+    orphan = newer.keys.home + "00000000000000000001.gz"
+    writer.put(orphan, b"left behind")
+    with patch.object(store, "clock", lambda: time.time() + 10_000):
+        for patterns in ([], [LONGEST], ["xx*"]):
+            plan = plan_sweep(store, patterns, 3600)
+            assert not plan.problems and [each.listed.key for each in plan.garbage] == [orphan]
+        assert len(PlannedDrop(store, str(tmp_path), LONGEST, 0).folders) == 2
