@@ -74,6 +74,7 @@ class LogEvent(StrEnum):
     UNCONFIRMED = "unconfirmed"
     UNENCRYPTED = "unencrypted"
     UNOWNED = "unowned"
+    WAITING = "waiting"
     WATERMARKS_UNKNOWN = "watermarks_unknown"
     WORKER_DIED = "worker_died"
 

@@ -58,17 +58,17 @@ from archiver.ingest.topics import (
     no_such_topic,
     selected_topics,
 )
-from archiver.logs import LogEvent, log, progress_log
+from archiver.logs import LogEvent, SeenLines, log, progress_log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
 from blockgz.config.model import RunConfig
 from blockgz.elastic_pool import ElasticPool
-from blockgz.errors import AccessDenied, BlockgzError
+from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable
 from blockgz.kafka import LogBounds
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.process import give_back
 from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.probe import probe
-from blockgz.store.retry import StoreBackoff, retry_while_busy
+from blockgz.store.retry import StoreBackoff, backoff_seconds, retry_while_busy
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection, matcher
 from index_format.keys import PartitionKeys
@@ -142,6 +142,8 @@ class ArchiverService:
         )
         self._archive_id = ""
         self._num_partitions = 0
+        # Why the run has not begun yet.
+        self._trouble: str | None = None
         self._ownership: Ownership | None = None
         self._ids: TopicIds | None = None
         self._groups: GroupKeeper | None = None
@@ -173,6 +175,7 @@ class ArchiverService:
             archive=self._store.url,
             group_id=self._config.group_id,
             joined=self._assignment is not None and self._assignment.joined,
+            trouble=self._trouble,
             heartbeat_age_seconds=now - self._stepped_at,
             paused=self._fetching.is_paused,
             memory_budget=self._config.memory,
@@ -220,7 +223,9 @@ class ArchiverService:
             self._close()
 
     def _run(self) -> None:
-        topics = self._select()
+        topics = self._reach()
+        if topics is None:
+            return
         archive = self._open_archive()
         config = self._config = self._config.of_archive(archive)
         self._archive_id = archive.archive_id
@@ -296,6 +301,32 @@ class ArchiverService:
         self._fetching.release(partitions)
         for partition in partitions:
             ownership.restart(partition)
+
+    def _reach(self) -> dict[str, int] | None:
+        """Return the topics to archive; a service waits until a broker answers, and returns None if it is to end."""
+        seen, attempt = SeenLines(self._clock), 0
+        while True:
+            self._stepped_at = self._clock()
+            try:
+                topics = self._select()
+            except BrokerUnreachable as error:
+                if self._config.once:
+                    raise
+                attempt, self._trouble = attempt + 1, f"{error.what}: {error.why}"
+                if (n := seen.again(error.what)) is not None:
+                    log.warning(
+                        LogEvent.WAITING,
+                        attempt=attempt,
+                        cause=error.what,
+                        why=error.why,
+                        remedy=error.remedy,
+                        repeated=n,
+                    )
+                if self._stopping.wait(random.uniform(0, backoff_seconds(attempt, error))):
+                    return None
+            else:
+                self._trouble = None
+                return topics
 
     def _select(self) -> dict[str, int]:
         """Return the topics to archive now, with their numbers of partitions."""

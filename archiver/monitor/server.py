@@ -147,7 +147,7 @@ def health(snapshot: ServiceSnapshot) -> str | None:
 def readiness(snapshot: ServiceSnapshot) -> str | None:
     """Return why the process does not archive all of its partitions; None if it does."""
     if not snapshot.joined:
-        return "not a member of the consumer group yet"
+        return f"not a member of the consumer group yet{_in_brackets(snapshot.trouble)}"
     partitions, age = snapshot.partitions, snapshot.watermarks_age_seconds
     unowned = [
         f"{each.name} is {each.state.value}{_in_brackets(each.failure or each.trouble)}"

@@ -195,6 +195,8 @@ class ServiceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """None until the archive was opened, if only the archive names the group."""
     joined: Annotated[bool, gauge("group_joined", "Whether the consumer group has given this process an assignment")]
     """With `--once`: True once the partitions were listed."""
+    trouble: str | None = None
+    """Why the run has not begun yet; None if nothing is in its way."""
     heartbeat_age_seconds: Annotated[float, gauge("heartbeat_age_seconds", "Time since the main loop's last step")]
     paused: Annotated[bool, gauge("paused", "Whether fetching is paused because memory or the buffer is full")]
     memory_budget: Annotated[int, gauge("memory_budget_bytes", "Memory budget for records")]

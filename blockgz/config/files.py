@@ -321,6 +321,8 @@ def _unknown(entry: DocumentEntry) -> UsageError:
 def _nearest(key: str) -> str | None:
     if key.startswith(_LIBRDKAFKA):
         return KAFKA_PREFIX + key
+    if (last := _plain(key.rpartition(".")[2])) in FIELDS:
+        return last
     candidates = {_plain(name): name for name in [*ALIASES, *BUCKETS, *PREFIXES, *NOT_USED, *FIELDS]}
     found = difflib.get_close_matches(_plain(key), candidates, 1, 0.6)
     return candidates[found[0]] if found else None

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -37,16 +38,20 @@ from archiver.cli.run import (
     summed,
 )
 from archiver.ingest.assignment import WHOLE
+from archiver.ingest.chunk_builder import BufferFolder
+from archiver.ingest.kafka_cluster import KafkaCluster
 from archiver.ingest.ownership import PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.logs import NAME
+from archiver.monitor.server import health, readiness
 from archiver.monitor.snapshot import PartitionSnapshot
 from archiver.spark import job
 from archiver.spark.job import JobResult
 from blockgz.config.kinds import SPARK_NAMES
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import load_keyring
-from blockgz.errors import StoreUnavailable
+from blockgz.errors import BrokerUnreachable, StoreUnavailable
+from blockgz.store.local import LocalStore
 from index_format import objects
 from index_format.errors import KeyMissing
 from index_format.marker import decode_marker
@@ -56,6 +61,7 @@ from tests.support.archives import records
 from tests.support.commands import exited, succeeded
 from tests.support.encryption import key_line
 from tests.support.mock_cluster import MockCluster
+from tests.support.partition_bench import until
 from tests.support.s3_server import CREDENTIALS
 
 
@@ -100,6 +106,60 @@ def test_told_to_end_before_the_store_answers(
     assert ended(once=True) == expected
     with pytest.raises(StoreUnavailable):
         ended(once=False)
+
+
+NOWHERE = ("run", "orders", "-b", "127.0.0.1:1")
+"""No broker listens there."""
+
+
+@pytest.mark.slow
+def test_a_service_waits_for_a_broker_and_ends_in_order(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "archiver", *NOWHERE, "-a", str(tmp_path / "archive"), "--log-format", "json"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as service:
+        assert service.stderr is not None
+        line = next(line for line in service.stderr if b'"waiting"' in line)
+        service.terminate()
+        rest = service.stderr.read()
+    assert json.loads(line)["remedy"] == "check -b and that the broker is up"
+    assert service.returncode == 0 and b'"waiting"' not in rest and b"error:" not in rest
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_by_itself_does_not_wait_for_a_broker(tmp_path: Path) -> None:
+    words = [*NOWHERE, "--once", "-a", str(tmp_path / "archive")]
+    assert "cannot reach a Kafka broker" in exited(CliRunner().invoke(archiver_main, words), 1).stderr
+
+
+@pytest.mark.slow
+def test_a_service_begins_once_a_broker_answers(
+    tmp_path: Path, cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic(topic := next(names), 1)
+    cluster.rebalance_at_once()
+    real, is_up = KafkaCluster.topics, threading.Event()
+
+    def topics(self: KafkaCluster) -> dict[str, int]:
+        if not is_up.is_set():
+            raise BrokerUnreachable("no broker answers", why="it is down", remedy="start it")
+        return real(self)
+
+    monkeypatch.setattr(KafkaCluster, "topics", topics)
+    config = RunConfig(
+        archive=str(tmp_path), bootstrap_servers=cluster.bootstrap_servers, topics=(topic,), single_writer=True
+    )
+    service = ArchiverService(config, LocalStore(tmp_path), BufferFolder(tmp_path / "buffer"))
+    with ThreadPoolExecutor(1) as threads:
+        run = threads.submit(service.run)
+        try:
+            until(lambda: service.snapshot().trouble == "no broker answers: it is down", "it waits")
+            assert "no broker answers" in str(readiness(service.snapshot()))
+            assert health(service.snapshot()) is None
+            is_up.set()
+            until(lambda: service.snapshot().joined, "it has joined")
+            assert service.snapshot().trouble is None
+        finally:
+            service.stop()
+        run.result(30)
 
 
 SECRET = b"value of 17"

@@ -200,6 +200,8 @@ def test_nothing_under_kafka_is_no_setting() -> None:
         ("s3.buckt.name", "s3.bucket.name"),
         ("rotate.interval", "rotate.interval.ms"),
         ("security.protocol", "kafka.security.protocol"),
+        ("s3.endpoint_url", "endpoint_url"),
+        ("archiver.chunk-bytes", "chunk_bytes"),
     ],
 )
 def test_an_unknown_key_with_a_suggestion(key: str, suggestion: str) -> None:
