@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from blockgz.errors import NoArchiveThere
@@ -46,10 +46,11 @@ def open_existing_store(address: str, s3: S3Settings) -> ToolStore:
     Raises NoArchiveThere if the folder does not exist, AccessDenied if S3 needs another customer key.
     """
     parsed = parse_address(address)
-    if isinstance(parsed, LocalAddress) and not parsed.root().is_dir():
-        raise NoArchiveThere(
-            f"there is no archive at {address}", why="the folder does not exist", remedy="check -a/--archive"
-        )
+    with suppress(PermissionError):  # the store reports it
+        if isinstance(parsed, LocalAddress) and not parsed.root().is_dir():
+            raise NoArchiveThere(
+                f"there is no archive at {address}", why="the folder does not exist", remedy="check -a/--archive"
+            )
     store = open_store(address, s3)
     if isinstance(parsed, S3Address):
         from blockgz.store.customer_key import check_stored_archive, fingerprint_of  # noqa: PLC0415

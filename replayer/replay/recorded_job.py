@@ -13,12 +13,11 @@ import numpy.typing as npt
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import OffsetRange
 from blockgz.archive.selection import Selection
-from blockgz.errors import UsageError
 from blockgz.store.writer import Store
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import TopicFacts
 from replayer.replay.job import Job, LanePosition, Run, decode_position
-from replayer.replay.jobs.folder import JobFolder, JobRequest, Segment, refuse_changed_target, runs_in
+from replayer.replay.jobs.folder import JobFolder, JobRequest, Segment, no_such_job, refuse_changed_target, runs_in
 from replayer.replay.pipeline import LeftOut, Pipeline
 from replayer.replay.request import ReplayRequest, Surroundings, kept_request
 from replayer.replay.sinks.transactional import CommittedPositions
@@ -128,7 +127,7 @@ def kept_job(name: str, jobs: Store) -> tuple[JobRequest, JobFolder]:
     folder = JobFolder(jobs, Job(name, "", "").name)
     kept = folder.request()
     if kept is None:
-        raise UsageError(f"there is no job {name}", why=f"{folder.address} does not exist", remedy="see replayer jobs")
+        raise no_such_job(name, jobs.url)
     return kept, folder
 
 

@@ -534,5 +534,14 @@ def jobs_with(name: str, jobs: str | None, s3: S3Settings) -> ToolStore:
     """The folder of jobs, in which there is one of that name; raises UsageError."""
     store = existing_jobs(jobs, s3)
     if store is None or name not in job_names(store):
-        raise UsageError(f"there is no job {name[:120]!r}", why="no folder has that name", remedy="see replayer jobs")
+        raise no_such_job(name, store.url if store is not None else jobs_place(jobs))
     return store
+
+
+def no_such_job(name: str, place: str) -> UsageError:
+    """Return the error for a name that no folder at `place` has."""
+    return UsageError(
+        f"there is no job {name[:120]}",
+        why=f"no folder of {place} has that name; without --jobs, every user on every machine has a place of their own",
+        remedy="see replayer jobs, or give the place where the job was started: --jobs DIR or --jobs s3://BUCKET/PREFIX",
+    )

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -225,7 +225,28 @@ def test_what_does_not_run_takes_no_commands(place: Path, changes: dict[str, Any
         result = exited(jobs(*words), 2)
         assert re.search(told, result.stderr.replace("\n", " ")), result.stderr
     assert control.read_control(LocalStore(place), "a") is None
-    assert "there is no job 'b'" in jobs("pause", "b").stderr
+    assert "there is no job b" in jobs("pause", "b").stderr
+
+
+@pytest.mark.parametrize("command", [("jobs", "rm", "b"), ("undo", "--job", "b", "-b", "127.0.0.1:1")])
+def test_a_job_of_another_user_is_missing_with_the_place_and_how_to_name_another(
+    place: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(place, "a")
+    refused = exited(run(*command, "--jobs", str(place)), 2)
+    assert str(place) in refused.stderr and "--jobs DIR or --jobs s3://" in refused.stderr
+    default = Path(os.environ["XDG_STATE_HOME"]) / "blockgz" / "jobs"
+    assert str(default) in exited(run(*command), 2).stderr
+    monkeypatch.setattr(Path, "is_dir", raising(PermissionError(13, "Permission denied")))
+    hidden = exited(run(*command, "--jobs", str(place / "hidden")), 12)
+    assert "Permission denied" in hidden.stderr and "bug" not in hidden.stderr
+
+
+def raising(error: Exception) -> Callable[..., NoReturn]:
+    def refuse(*_: Any) -> NoReturn:
+        raise error
+
+    return refuse
 
 
 @pytest.mark.parametrize(
@@ -375,3 +396,4 @@ def test_many_lanes(tmp_path: Path) -> None:
 def test_what_cannot_be_asked_for(archive: tuple[str, ...], more: tuple[str, ...], why: str) -> None:
     result = exited(run("verify", *more, "--job", "nothing", *archive), 2)
     assert why in result.stderr
+    assert more or ("/blockgz/jobs has that name" in result.stderr and "--jobs DIR" in result.stderr)
