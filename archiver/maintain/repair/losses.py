@@ -53,6 +53,7 @@ from blockgz.store.probe import probe
 from blockgz.store.writer import ToolStore
 from blockgz.units import bytes_text, timestamp_text
 from index_format import marker as markers
+from index_format import objects
 from index_format.blocks import decode_parts
 from index_format.keys import (
     ENCRYPTED_SUFFIX,
@@ -145,15 +146,26 @@ class LossSearch:
         assert index is not None
         prefix = self._keys.chunks + f"{entry.start_offset:020d}"
         listed = [(parse_key(self._keys.layout, each.key), each.size) for each in self._store.list(prefix)]
+        found = [(key, size) for key, size in listed if key is not None]
+        # A writer that died may have left a chunk with the same start, of the same size.
+        of_others = {self._data_of_index(key.key) for key, _ in found if key.kind is ObjectKind.INDEX and key != index}
         data = [
             key
-            for key, size in listed
+            for key, size in found
             # A rewrite's index and data have its token in their names; what it replaced may be there still.
-            if key is not None and key.kind is ObjectKind.DATA and key.token == index.token and size == entry.bytes
+            if key.kind is ObjectKind.DATA and key.token == index.token and size == entry.bytes
         ]
-        readable = [key for key in data if not key.key.endswith(ENCRYPTED_SUFFIX)]
-        found = (each for key in readable for each in scan(self._store, key, entry.bytes, self._limit))
-        return any(isinstance(each, Member) for each in found)
+        readable = [key for key in data if not key.key.endswith(ENCRYPTED_SUFFIX) and key.key not in of_others]
+        scanned = (each for key in readable for each in scan(self._store, key, entry.bytes, self._limit))
+        return any(isinstance(each, Member) for each in scanned)
+
+    def _data_of_index(self, key: str) -> str | None:
+        """Return the key of the data that an index names; None for an index that cannot be read."""
+        stored = self._store.get(key)
+        try:
+            return self._keys.data_key(objects.decode(stored.body, ChunkIndex, key)) if stored else None
+        except FormatError:
+            return None
 
     def look_at(self, chunk: OldChunk) -> Loss | None:
         """Return the unreadable part of a chunk; None if its data has the hash in its index.
@@ -481,8 +493,7 @@ class PlannedLossRepair(PlannedCommand):
             raise UsageError(
                 f"--yes brings records back, and {self._num_lost:,} of {self._target.keys} do not come back",
                 why="they would become a gap for good",
-                remedy="run it without --yes; or accept their ranges first, which --dry-run shows: "
-                f"archiver repair accept-loss {self._target.keys}:FROM-TO --yes",
+                remedy="run it without --yes, and type the partition's name",
             )
 
     @property

@@ -123,13 +123,18 @@ class LossWorld(EraseWorld):
         self.store.objects[key] = kept._replace(body=body)
         return set(range(found["first_record_offset"], found["last_record_offset"] + 1)) & self.stored
 
+    def stored_in(self, number: int) -> set[int]:
+        """The offsets of a chunk's records."""
+        index = self.index_of(number)
+        return set(range(index["first_offset"], index["last_offset"] + 1)) & self.stored
+
     def remove(self, number: int, *, with_index: bool = False) -> set[int]:
         """Delete a chunk's data, or both of its objects."""
-        index, key = self.index_of(number), self.data_of(number)
+        index, key, lost = self.index_of(number), self.data_of(number), self.stored_in(number)
         del self.store.objects[key]
         if with_index:
             del self.store.objects[index["key"]]
-        return set(range(index["first_offset"], index["last_offset"] + 1)) & self.stored
+        return lost
 
     def append_rows(self, count: int) -> None:
         start = self.marker.next_offset or 0 if self.held else 0
@@ -251,6 +256,23 @@ def test_readable_data_without_its_index_is_never_accepted_as_lost(tmp_path: Pat
         plan = world.plan(kind, tmp_path, source=world.source if kind == "refetch" else None)
         assert plan.question is None
         assert "restore the index from a copy" in reasons(plan.problems)
+
+
+@pytest.mark.parametrize("has_index", [False, True])
+def test_only_data_that_no_other_index_names_may_be_the_lost_chunk(has_index: bool, tmp_path: Path) -> None:
+    world = world_of()
+    objects, data, index = world.store.objects, world.data_of(1), world.index_of(1)["key"]
+    lost, body, kept = world.stored_in(1), objects.pop(data), objects.pop(index)
+    name = data.rpartition("/")[2]
+    orphan = name.replace(".gz", "~e1-0badc0de.gz")
+    objects[data.replace(name, orphan)] = body
+    if has_index:
+        left = kept.body.replace(name.encode(), orphan.encode())
+        objects[index.replace(".index", "~e1-0badc0de.index")] = kept._replace(body=left)
+    plan = world.accept(tmp_path)
+    assert ("restore the index from a copy" in reasons(plan.problems)) != has_index
+    if has_index:
+        world.check_lost(lost)
 
 
 @pytest.mark.parametrize(
