@@ -100,6 +100,7 @@ long: $(VENV)/.dev
 	$(MAKE) faults replay-faults storms
 	$(BIN)/python -m tests.support.campaign protocols --schedules $(PROTOCOL_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.campaign lifecycle --schedules $(MAINTAINER_SCHEDULES) --seed $(SEED)
+	$(BIN)/python -m tests.support.campaign losses --schedules $(MAINTAINER_SCHEDULES) --seed $(SEED)
 	$(BIN)/python -m tests.support.kernel_campaign --cases $(KERNEL_CASES) --seed $(SEED)
 	$(MAKE) sanitize fuzz mutants
 	BLOCKGZ_LONG=1 BLOCKGZ_RESTORE_KILLS=20 BLOCKGZ_OPERATIONS=20000 \

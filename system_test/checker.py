@@ -174,13 +174,14 @@ def record_of_line(line: bytes, timestamp_type: str) -> Record:
 
 
 def _check_tail_hash(home: str, checked: CheckedPartition) -> None:
-    """It is of the newest record, which may have been erased or pruned since."""
+    """It is of the newest record, which may have been erased, pruned or lost since."""
     marker, records = checked.marker, checked.records
     named = marker["tail"][-1]["last_offset"] if marker["tail"] else marker.get("last_offset")
     if records and records[-1].offset == named:
         _equal(marker["tail_hash"], tail_hash(records[-1]), f"{home}: tail_hash")
     elif named is not None and named >= checked.floor:
-        _require(any(named in each for each in checked.erased), f"{home}: no record at {named}, which tail_hash is of")
+        gone = [*checked.erased, *(range(gap.start, gap.end) for gap in checked.gaps if gap.reason == "lost")]
+        _require(any(named in each for each in gone), f"{home}: no record at {named}, which tail_hash is of")
 
 
 def _entries(fetch: Fetch, home: str, marker: dict[str, Any], gaps: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

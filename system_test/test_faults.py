@@ -6,21 +6,22 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from system_test.checker import CheckedPartition
-from system_test.faults.asked import Asked, Erase
+from system_test.checker import CheckedPartition, Gap
+from system_test.faults.asked import Asked, Erase, Loss
 from system_test.faults.checker import Checker, Ledgers, Life, Part, Seen, Sent, load
 from system_test.faults.positions import Fate, Holding, Outages, Process, holdings
 from system_test.faults.schedule import FaultKind, schedule
 from system_test.support.topics import Record
 
-SEED = os.environ.get("BLOCKGZ_SEED", "shard")
+SEED = os.environ.get("BLOCKGZ_SEED", "shard-28")
 DISRUPTIONS = 40
 STORE_FAULTS = 220
-OF_OTHERS = {"broker-kill", "broker-freeze", "store-kill", "recreate", "grow", "truncate", "retention"}
+OF_OTHERS = {"broker-kill", "broker-freeze", "store-kill", "recreate", "grow", "truncate", "retention", "lose"}
 
 
 def test_the_schedule_is_a_function_of_the_seed() -> None:
@@ -31,7 +32,7 @@ def test_the_schedule_is_a_function_of_the_seed() -> None:
 
 
 def test_a_short_schedule_has_every_kind() -> None:
-    kinds = {fault.kind for fault in itertools.islice(schedule(SEED, 2.0), DISRUPTIONS)}
+    kinds = {fault.kind for fault in itertools.islice(schedule(f"{SEED}/1", 2.0), DISRUPTIONS)}
     assert kinds == set(FaultKind)
 
 
@@ -127,7 +128,7 @@ ERASE = Erase("orders", "asked", {HOME: 31}, {HOME: 32}, ended=100.0, is_done=Tr
 
 def maintained_part() -> tuple[Checker, Part]:
     """Pruned below 20 of records until 1,000 ms, and [30, 33) erased."""
-    marker = {"maintenance": {"pruned_before": 20}}
+    marker = {"maintenance": {"pruned_before": 20}, "start_offset": 0}
     life = Life("orders", "id", 4, compacted=False, deleted=False, truncated_to={})
     seen = Seen(frozenset({1, 2, 25, 30, 31, 32}))
     part = Part(life, HOME, 3, seen, CheckedPartition(marker, [], [], [], [], [range(30, 33)]))
@@ -135,7 +136,7 @@ def maintained_part() -> tuple[Checker, Part]:
     for offset, key, timestamp in ((2, "other", 1000), (25, "other", 0), (30, "asked", 0), (31, "other", 0)):
         ledgers.sent[f"p:{offset}"] = Sent(("id", 3), None, f"mark-{offset}", key, timestamp)
         ledgers.offsets["id", 3][offset] = f"p:{offset}"
-    return Checker(Path(), "b:1", ledgers, {}, Asked([ERASE], {"orders": 1000})), part
+    return Checker(Path(), "b:1", ledgers, {}, Asked([ERASE], [], {"orders": 1000})), part
 
 
 @pytest.mark.parametrize(
@@ -154,6 +155,41 @@ def maintained_part() -> tuple[Checker, Part]:
 def test_only_what_was_asked_for_may_be_missing(offset: int, key: str, timestamp: int, explained: str | None) -> None:
     checker, part = maintained_part()
     assert checker._taken_out(part, offset, key, timestamp) == explained
+
+
+@pytest.mark.parametrize(
+    ("offset", "live", "is_given_up"),
+    [
+        (41, {40, 42}, True),
+        (42, {40, 42}, True),  # its block does not come back without 41
+        (41, {40, 41, 42}, False),  # Kafka has all of the block
+        (43, set(), False),  # another block of the chunk, which could be read
+        (50, set(), False),  # the archive does not say that it was lost
+    ],
+)
+def test_only_what_was_lost_and_cannot_come_back_is_given_up(offset: int, live: set[int], is_given_up: bool) -> None:
+    checker, part = maintained_part()
+    gap = Gap(40, 44, "lost")
+    seen = Seen(frozenset({40, 41, 42, 43, 50}))
+    lost = replace(part, seen=seen, checked=replace(part.checked, gaps=[gap]))
+    checker._asked.losses = [Loss(HOME, "gone", ["x.gz"], (40, 51), [(40, 43), (50, 51)], comes_back=True, at=1.0)]
+    checker._read[HOME] = {at: Record(at, 0, 0, None, b"", ()) for at in live}
+    assert checker._is_given_up(lost, offset) == is_given_up
+    checker._check_gaps(lost)
+    checker._check_gaps(replace(lost, checked=replace(lost.checked, gaps=[Gap(39, 44, "lost")])))
+    (wrong,) = [each for each in checker.verdict.violations if "outside of the chunks that were lost" in each]
+    assert "start=39" in wrong
+
+
+@pytest.mark.parametrize(
+    ("words", "opened", "is_excused"),
+    [("x.gz is missing", 9.0, True), ("x.gz is missing", 11.0, False), ("y.gz is missing", 9.0, False)],
+)
+def test_a_reader_meets_damage_only_until_it_is_repaired(words: str, opened: float, is_excused: bool) -> None:
+    lost = Loss(HOME, "gone", [f"{HOME}x.gz"], (0, 9), [(0, 9)], comes_back=True, at=1.0, closed=10.0)
+    checker = Checker(Path(), "b:1", Ledgers(), {}, Asked([], [lost]))
+    checker.check_answers([(opened, HOME, -1, "Damage", words)])
+    assert (not checker.verdict.violations) == is_excused
 
 
 @pytest.mark.parametrize(
@@ -195,3 +231,5 @@ def test_every_record_is_archived_once_whatever_fails(server_programs: None, tmp
     assert figures["lost_in_hand_of"], "the shard is to lose records that were in hand, or that nobody had fetched"
     assert figures["deletions"], "maintainers are to replace something, and gc to delete it"
     assert figures["read_Found"]
+    repaired = [how for how in figures["losses"] if not how.endswith(": ")]
+    assert repaired, "an object is to be lost, and refetched or accepted as lost"

@@ -45,7 +45,7 @@ def counted(kind: str, seeds: range) -> Counter[str]:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("kind", "schedules"), [("protocols", 4_500), ("lifecycle", 200)])
+@pytest.mark.parametrize(("kind", "schedules"), [("protocols", 4_500), ("lifecycle", 200), ("losses", 200)])
 def test_no_schedule_breaks_the_archive(kind: str, schedules: int) -> None:
     counted(kind, range(FIRST_SEED, FIRST_SEED + schedules))
 

@@ -24,10 +24,18 @@ _ADDED = (
     *("archived_records", "chunks"),
     *("gaps", "gap_offsets", "lost_to_truncation", "lost_to_deletion", "compacted_before_archived"),
     *("records_of_deleted_topics", "compared_with_topic", "incarnations"),
-    *("erased", "pruned", "gone_for_good", "deletions"),
-    *(f"read_{kind}" for kind in ("Found", "Erased", "Pruned", "Hole", "Gap", "Unavailable")),
+    *("erased", "pruned", "gone_for_good", "given_up", "gaps_of_lost_objects", "deletions"),
+    *(f"read_{kind}" for kind in ("Found", "Erased", "Pruned", "Hole", "Gap", "Unavailable", "Damage")),
 )
-_BY_KIND = ("by_kind", "store_faults_by_kind", "lost_in_hand_of", "ended_by_themselves", "warnings", "maintenance")
+_BY_KIND = (
+    "by_kind",
+    "store_faults_by_kind",
+    "lost_in_hand_of",
+    "ended_by_themselves",
+    "warnings",
+    "maintenance",
+    "losses",
+)
 
 
 def main() -> int:

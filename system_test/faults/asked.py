@@ -23,16 +23,47 @@ class Erase:
 
 
 @dataclass
+class Loss:
+    """A chunk of which objects were damaged or deleted in the store; times in seconds."""
+
+    home: str
+    kind: str
+    keys: list[str]
+    chunk: tuple[int, int]
+    """The chunk's offsets."""
+    blocks: list[tuple[int, int]]
+    """Of each block that cannot be read, the offsets of its records; without an index, of the whole chunk."""
+    comes_back: bool
+    """Whether a block must come back if Kafka has all of it."""
+    at: float
+    closed: float | None = None
+    """When no marker led to it any longer."""
+    how: str = ""
+    """The command that repaired it."""
+
+
+@dataclass
 class Asked:
     """All of it."""
 
     erases: list[Erase] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
     kept_since: dict[str, int] = field(default_factory=dict)
     """By topic the latest time, in ms, that `archiver prune` was told to keep records from."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Self:
-        return cls([Erase(**each) for each in facts["erases"]], facts["kept_since"])
+        losses = [Loss(**each) for each in facts["losses"]]
+        return cls([Erase(**each) for each in facts["erases"]], losses, facts["kept_since"])
+
+    def is_excused_damage(self, home: str, words: str, opened: float) -> bool:
+        """Whether damage that a reader met is of a lost object that was not repaired when it read the marker."""
+        return any(
+            each.home == home
+            and (each.closed is None or opened <= each.closed)
+            and any(key.rpartition("/")[2] in words for key in each.keys)
+            for each in self.losses
+        )
 
     def may_be_erased(self, topic: str, home: str, key: str | None, offset: int) -> bool:
         """Whether some erase, done or not, was about the record."""

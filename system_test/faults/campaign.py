@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from system_test.faults.archivers import REFUSED, Archiver, Fleet
+from system_test.faults.asked import Loss
 from system_test.faults.checker import ANSWERS, STORE_FAULTS
 from system_test.faults.cluster import COMPACTED, CREATED_AGAIN, PATTERN, PLAIN, TRUNCATED, Topics
+from system_test.faults.losses import Losses
 from system_test.faults.maintainers import CLEAN_SECONDS, GRACE_SECONDS, Maintainers
 from system_test.faults.schedule import Fault, FaultKind, schedule
 from system_test.faults.servers import VerifiableProducer
@@ -97,6 +99,7 @@ class Round:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._slots = [Slot("first", None), Slot("second", "machine-2"), Slot("third", "machine-3")]
+        self._is_healed = False
         self._ghosts: list[Ghost] = []
         self._refused: list[tuple[float, str]] = []
         self._leaving: list[tuple[float, Archiver, Slot | None, float]] = []
@@ -104,6 +107,8 @@ class Round:
         self._changes = deque([0], maxlen=_FAULTS_AT_ONCE)
         """How often markers had changed at each of the last faults."""
         self._operations: list[Future[None]] = []
+        self._losing: tuple[Fault, Loss] | None = None
+        """The last loss, until it is repaired."""
         self._store_down: list[tuple[float, float]] = []
 
     def run(self) -> dict[str, Any]:
@@ -122,6 +127,7 @@ class Round:
                 self._keep_evidence()
                 raise
             self._violations += self._fleet.endings.violations + watched.violations + self._maintainers.violations
+            self._maintainers.asked.losses = self._maintainers.losses.all
             truth = {
                 "topics": self._topics.as_truth(),
                 "hashes": watched.hashes,
@@ -150,6 +156,7 @@ class Round:
                 "hashed_objects": len(watched.hashes),
                 "deletions": watched.deletions,
                 "maintenance": dict(sorted(self._maintainers.counts.items())),
+                "losses": dict(Counter(f"{each.kind}: {each.how}" for each in self._maintainers.losses.all)),
                 "highest_epoch": max(epoch for epoch, _ in watched.markers.values()),
                 **checked,
             }
@@ -184,7 +191,8 @@ class Round:
         self._archive = self._store.root / self._store.bucket / PREFIX
         self._watcher = Watcher(self._archive, lambda: self._topics.group_positions(GROUP), GRACE_SECONDS)
         self._watcher.start()
-        self._maintainers = Maintainers(self._fleet, where[3:], self._archive, self._home, settings.seed)
+        losses = Losses(self._watcher, self._topics.is_gone)
+        self._maintainers = Maintainers(self._fleet, where[1:3], where[3:], losses, self._home, settings.seed)
         stack.callback(self._maintainers.kill_all)
         direct = (self._store.url(PREFIX), self._store.endpoint_url, self._archive, self._home / ANSWERS)
         reading = ("system_test.faults.reader", *direct, GRACE_SECONDS, settings.seed)
@@ -231,6 +239,12 @@ class Round:
         for archiver in self._fleet.look_after():
             self._ended(archiver)
         self._maintainers.look_after()
+        if self._losing is not None and self._losing[1].closed is not None:
+            fault, loss = self._losing
+            self._losing = None
+            self._note("repaired", keys=loss.keys, how=loss.how)
+            if not loss.how and not self._is_healed:
+                self._lose_objects(fault)
         self._hurry(now)
         time.sleep(_STEP_SECONDS)
 
@@ -305,12 +319,13 @@ class Round:
             case FaultKind.GROW:
                 topic = PLAIN if fault.dice < 0.6 else TRUNCATED
                 self._operate(self._broker_thread, lambda: self._topics.grow(topic))
-            case FaultKind.TRUNCATE:
-                self._lose_records(fault, self._topics.truncate)
-            case FaultKind.RETENTION:
-                self._lose_records(fault, self._topics.expire)
+            case FaultKind.TRUNCATE | FaultKind.RETENTION:
+                is_retention = fault.kind is FaultKind.RETENTION
+                self._lose_records(fault, self._topics.expire if is_retention else self._topics.truncate)
             case FaultKind.COMPACT:
                 self._compact(fault)
+            case FaultKind.LOSE:
+                self._lose_objects(fault)
             case _:
                 self._hit_one(fault)
 
@@ -380,6 +395,15 @@ class Round:
             guest.term()
             self._leaving.append((time.monotonic() + _TERM_SECONDS, guest, None, 0.0))
 
+    def _lose_objects(self, fault: Fault) -> None:
+        """A chunk's objects are damaged or deleted, until one of them is repaired and not only replaced by chance."""
+        loss = self._maintainers.losses.inflict(fault.dice)
+        if loss is None:
+            self._later(_BUSY_SECONDS, partial(self._lose_objects, fault))
+            return
+        self._note("lost", keys=loss.keys, kind=loss.kind)
+        self._losing = fault, loss
+
     def _lose_records(self, fault: Fault, lose: Callable[[str, float], None]) -> None:
         """Raise low watermarks; half the time nobody archives, so that records are lost before they are read."""
         topic = TRUNCATED if fault.dice < 0.5 else PLAIN
@@ -439,6 +463,7 @@ class Round:
 
     def _settle(self) -> float:
         """Everything is healed and the producers end; gives the seconds until all is archived, then ends in order."""
+        self._is_healed = True
         self._proxy.quiet()
         self._maintainers.wind_down()
         healed = time.monotonic()

@@ -158,7 +158,12 @@ class Part:
     def gaps(self) -> list[Gap]:
         """Where records were lost before they could be archived; what lies below the floor is in no marker any more."""
         below = [gap for gap in self.seen.gaps if gap.start < self.checked.floor]
-        return [gap for gap in (*self.checked.gaps, *below) if gap.reason not in ("empty", "erased")]
+        return [gap for gap in (*self.checked.gaps, *below) if gap.reason not in ("empty", "erased", "lost")]
+
+    @cached_property
+    def lost(self) -> list[Gap]:
+        """Gaps where objects were lost, and their records given up."""
+        return [gap for gap in self.checked.gaps if gap.reason == "lost"]
 
     def in_gap(self, offset: int) -> bool:
         """Whether it lies in one of them."""
@@ -184,6 +189,7 @@ class Checker:
         self._asked = asked or Asked()
         self._seen = seen or {}
         self._parts: dict[str, Part] = {}
+        self._read: dict[str, dict[int, Record]] = {}
         self.verdict = Verdict()
 
     def check_topic(self, topic: str, lives: list[Life]) -> None:
@@ -281,6 +287,11 @@ class Checker:
             self.verdict.figures["gap_offsets"] += gap.end - gap.start
             if gap.reason != "retention" or gap.end not in lows:
                 self.verdict.broken(f"{part.name}: {gap} matches none of the truncations to {sorted(lows)}")
+        chunks = [range(*each.chunk) for each in self._asked.losses if each.home == part.home]
+        for gap in part.lost:
+            self.verdict.figures["gaps_of_lost_objects"] += 1
+            if not all(any(at in chunk for chunk in chunks) for at in range(gap.start, gap.end)):
+                self.verdict.broken(f"{part.name}: {gap} lies outside of the chunks that were lost, {chunks}")
         start = part.checked.marker["start_offset"]
         if start not in (None, 0) and start not in lows and not part.life.compacted:
             self.verdict.broken(f"{part.name}: the archive starts at {start}, the log did not")
@@ -333,6 +344,8 @@ class Checker:
                 continue
             if taken := self._taken_out(part, offset, sent.key, sent.timestamp):
                 figures[taken] += 1
+            elif self._is_given_up(part, offset):
+                figures["given_up"] += 1
             elif offset in part.seen.offsets:
                 lost.append(offset)
             elif part.in_gap(offset) or offset < start:
@@ -359,7 +372,7 @@ class Checker:
         missing = due - archived
         self.verdict.figures["acknowledged_without_offset"] += len(due)
         checked, life = part.checked, part.life
-        is_whole = not (part.gaps or checked.marker["start_offset"] or checked.floor or checked.erased)
+        is_whole = not (part.gaps or part.lost or checked.marker["start_offset"] or checked.floor or checked.erased)
         if missing and is_whole and not (life.deleted or life.compacted):
             self.verdict.broken(f"{part.name}: acknowledged without an offset and not archived: {sorted(missing)}")
 
@@ -375,11 +388,37 @@ class Checker:
         is_below = offset < part.checked.floor and offset in part.seen.offsets
         return "pruned" if is_below and self._asked.may_be_pruned(topic, timestamp) else None
 
+    def _is_given_up(self, part: Part, offset: int) -> bool:
+        """Whether the archive calls a record lost, and its block was, and Kafka does not have all of that block.
+
+        In the end, that is: a log only loses records.
+        """
+        is_said = offset < part.checked.floor or any(gap.start <= offset < gap.end for gap in part.lost)
+        lost = [(each, block) for each in self._asked.losses if each.home == part.home for block in each.blocks]
+        return is_said and any(
+            start <= offset < end and not (loss.comes_back and self._has_all(part, start, end))
+            for loss, (start, end) in lost
+        )
+
+    def _has_all(self, part: Part, start: int, end: int) -> bool:
+        """Whether the topic still has all records at these offsets that were archived once."""
+        if part.life.deleted:
+            return False
+        live = self._live(part)
+        return all(offset in live for offset in part.seen.offsets if start <= offset < end)
+
+    def _live(self, part: Part) -> dict[int, Record]:
+        """The records that a foreign client reads from the topic."""
+        if part.home not in self._read:
+            records = read(self._bootstrap, part.life.topic, part.partition)
+            self._read[part.home] = {record.offset: record for record in records}
+        return self._read[part.home]
+
     def _check_topic_itself(self, part: Part, archived: dict[int, Record]) -> None:
         """What a foreign client reads from the topic is archived, and what is archived and not read is explained."""
         name, life = part.name, part.life
         low, _ = watermarks(self._bootstrap, life.topic, part.partition)
-        live = {record.offset: record for record in read(self._bootstrap, life.topic, part.partition)}
+        live = self._live(part)
         self.verdict.figures["compared_with_topic"] += len(live)
         end = part.checked.marker["next_offset"] or 0
         for offset, record in live.items():
@@ -388,7 +427,11 @@ class Checker:
                     self.verdict.broken(
                         f"{name}: {offset} is {record!r:.300} in the topic, {archived[offset]!r:.300} archived"
                     )
-            elif not (part.in_gap(offset) or self._taken_out(part, offset, key_hash(record.key), record.timestamp)):
+            elif not (
+                part.in_gap(offset)
+                or self._taken_out(part, offset, key_hash(record.key), record.timestamp)
+                or self._is_given_up(part, offset)
+            ):
                 self.verdict.broken(f"{name}: the topic's record at {offset} is not archived (up to {end})")
         newest: dict[bytes | None, int] = {}
         for offset, record in live.items():
@@ -403,9 +446,9 @@ class Checker:
         for at, home, offset, kind, words in answers:
             self.verdict.figures[f"read_{kind}"] += 1
             part = self._parts.get(home)
-            if kind == "Damage":
+            if kind == "Damage" and not self._asked.is_excused_damage(home, words, at):
                 self.verdict.broken(f"{home}: the reader met damage at {offset}: {words}")
-            elif part is not None and kind != "Unavailable":
+            elif part is not None and kind not in ("Unavailable", "Damage"):
                 problem = self._wrong(part, at, offset, kind, words)
                 if problem:
                     self.verdict.broken(f"{part.name}: the reader was given {kind} at {offset}, {problem}")
@@ -427,7 +470,7 @@ class Checker:
             case "Pruned":
                 is_wrong = not self._asked.may_be_pruned(topic, sent.timestamp)
             case _:
-                is_wrong = offset in part.seen.offsets
+                is_wrong = offset in part.seen.offsets and not (kind == "Gap" and self._is_given_up(part, offset))
         return f"where {sequence} was archived and what was asked for until {at} explains nothing" if is_wrong else None
 
     def check_objects(self) -> None:

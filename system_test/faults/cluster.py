@@ -12,6 +12,7 @@ from kafka import IsolationLevel, KafkaAdminClient, OffsetSpec, TopicPartition
 from kafka.errors import KafkaError
 
 from system_test.faults.servers import VerifiableProducer, archived_topic_id
+from system_test.faults.watcher import parse_home
 from system_test.support.consumer_groups import commit
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.topics import alter_topic, create_topic, delete_records, delete_topic, watermarks
@@ -137,6 +138,12 @@ class Topics:
             self._broker.cleaned_to(COMPACTED, partition) > archived(partition)
             for partition in range(self.truth[COMPACTED][-1].partitions)
         )
+
+    def is_gone(self, home: str, offset: int) -> bool:
+        """Whether the record there may be in no log any longer, by the partition's folder in the archive."""
+        topic, incarnation, partition = parse_home(home)
+        life = self.truth[topic][incarnation - 1]
+        return life.deleted or any(number == partition and low > offset for number, low in list(life.truncations))
 
     def ends(self) -> dict[tuple[str, int], int]:
         """The last stable offset of every partition."""

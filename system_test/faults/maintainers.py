@@ -13,6 +13,7 @@ from system_test.faults.asked import Asked, Erase
 from system_test.faults.cluster import COMPACTED, KEYS
 from system_test.faults.fingerprint import key_hash
 from system_test.faults.kafka_producer import PEOPLE
+from system_test.faults.losses import LOOK, Losses
 from system_test.faults.watcher import parse_home, read_markers
 
 GRACE_SECONDS = 6.0
@@ -50,10 +51,16 @@ class Maintainer:
 class Maintainers:
     """Keeps some commands at work; which, on which topic, and when it is killed is a function of seed and number."""
 
-    def __init__(self, fleet: Fleet, where: Sequence[object], archive: Path, home: Path, seed: str) -> None:
+    def __init__(
+        self, fleet: Fleet, kafka: Sequence[object], where: Sequence[object], losses: Losses, home: Path, seed: str
+    ) -> None:
         self._fleet = fleet
+        self._kafka = kafka
         self._where = where
-        self._archive = archive
+        self.losses = losses
+        self._repair: Maintainer | None = None
+        """The command that repairs a loss, beside the others."""
+        self._archive = losses.archive
         self._home = home
         self._rng = random.Random(f"maintainers:{seed}")
         self._running: list[Maintainer] = []
@@ -72,20 +79,43 @@ class Maintainers:
             if not each.process.alive:
                 self._running.remove(each)
                 self._ended(each)
+        self._look_after_losses()
         while len(self._running) < (1 if self._only_gc else _AT_ONCE) and (archived := self._archived()):
             self._begin(archived)
 
+    def _look_after_losses(self) -> None:
+        repair = self._repair
+        if repair is not None:
+            if repair.process.alive:
+                if time.monotonic() > repair.kill_at:
+                    repair.process.kill()
+                return
+            self._repair = None
+            self._ended(repair)
+            self.losses.ended(repair.command, repair.process)
+        self.losses.look(is_repairing=False)
+        command = self.losses.arguments(self._kafka)
+        if command is not None:
+            buffer = () if command[0] == LOOK else ("--buffer-dir", self._home / "maintenance")
+            process = self._fleet.spawn(command[0], _HURRIED, *command[1], *buffer, *self._where)
+            self._repair = Maintainer(command[0], "", process, self._kill_at(), None)
+
+    def _kill_at(self) -> float:
+        is_killed = not self._only_gc and self._rng.random() < _KILLED
+        return time.monotonic() + self._rng.uniform(*_KILLED_AFTER) if is_killed else float("inf")
+
     def wind_down(self) -> None:
-        """From now on nothing but gc begins, and nothing is killed."""
+        """From now on nothing but gc and repairs of losses begin, and nothing is killed."""
         self._only_gc = True
-        for each in self._running:
+        for each in (*self._running, *([self._repair] if self._repair else ())):
             each.kill_at = float("inf")
 
     def is_clean(self) -> bool:
         """Whether no rewrite is under way and nothing that one replaced is kept."""
         kept = [each["maintenance"] for each in read_markers(self._archive).values() if "maintenance" in each]
         only_gc = all(each.command == "gc" for each in self._running)
-        return only_gc and not any(each["retired"] or each["rewriting"] for each in kept)
+        is_repaired = self._repair is None and self.losses.open is None
+        return only_gc and is_repaired and not any(each["retired"] or each["rewriting"] for each in kept)
 
     def finish(self) -> None:
         """Wait for those that run, collect garbage once more, and ask which erases are complete."""
@@ -106,7 +136,7 @@ class Maintainers:
             self._judge(process)
 
     def kill_all(self) -> None:
-        for each in self._running:
+        for each in (*self._running, *([self._repair] if self._repair else ())):
             each.process.kill()
 
     def _begin(self, archived: dict[str, int]) -> None:
@@ -114,8 +144,7 @@ class Maintainers:
         command = "gc" if self._only_gc else rng.choices(list(_COMMANDS), list(_COMMANDS.values()))[0]
         topics = sorted({parse_home(home)[0] for home in archived})
         topic = rng.choice(topics)
-        is_killed = not self._only_gc and rng.random() < _KILLED
-        kill_at = time.monotonic() + rng.uniform(*_KILLED_AFTER) if is_killed else float("inf")
+        kill_at = self._kill_at()
         arguments, erase = self._arguments(command, topic), None
         if command == "erase":
             key = f"key-{rng.randrange(KEYS[topic])}" if topic == COMPACTED else f"person-{rng.randrange(PEOPLE)}"

@@ -24,6 +24,7 @@ class FaultKind(Enum):
     TRUNCATE = "truncate"
     RETENTION = "retention"
     COMPACT = "compact"
+    LOSE = "lose"
 
 
 _DEALT = {
@@ -42,6 +43,7 @@ _DEALT = {
     FaultKind.TRUNCATE: 1,
     FaultKind.RETENTION: 1,
     FaultKind.COMPACT: 1,
+    FaultKind.LOSE: 2,
 }
 """One deck: it is shuffled, dealt to its end, and shuffled again, so that a short run meets every kind too."""
 
@@ -61,6 +63,7 @@ _SECONDS = {
     FaultKind.TRUNCATE: (0.0, 3.0),
     FaultKind.RETENTION: (0.0, 3.0),
     FaultKind.COMPACT: (0.0, 2.0),
+    FaultKind.LOSE: (0.0, 0.0),
 }
 """Between which bounds the effect lasts: until the restart, until SIGCONT, until the guest leaves."""
 

@@ -56,7 +56,7 @@ class Watcher:
     """
 
     def __init__(self, root: Path, group_positions: GroupPositions, grace: float) -> None:
-        self._root = root
+        self.root = root
         self._promised = grace - _CLOCK_SECONDS
         self._group_positions = group_positions
         self._bodies: dict[str, bytes] = {}
@@ -70,6 +70,8 @@ class Watcher:
         """When a marker was last read that led to an object to which none leads now, by its key."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+        self.lost = set[str]()
+        """Keys of objects that the campaign itself damaged or deleted."""
         self.seen = Watched()
         self.failure: BaseException | None = None
 
@@ -83,7 +85,7 @@ class Watcher:
         if self.failure is not None:
             raise self.failure
         self._look()
-        self.seen.deletions = sum(not (self._root / key).exists() for key in self.seen.hashes)
+        self.seen.deletions = sum(not (self.root / key).exists() for key in self.seen.hashes)
         reached = frozenset[str]().union(*self._reached.values())
         self.seen.hashes = {key: sha256 for key, sha256 in self.seen.hashes.items() if key in reached}
         return self.seen
@@ -101,6 +103,15 @@ class Watcher:
                 newest[topic, partition] = (incarnation, next_offset)
         return {where: next_offset for where, (_, next_offset) in newest.items()}
 
+    def chunks(self) -> list[tuple[str, str]]:
+        """The folder and the index's key of each chunk that a marker led to lately, in order."""
+        reached = [(key.removesuffix(MARKER), keys) for key, keys in sorted(self._reached.items())]
+        return [(home, key) for home, keys in reached for key in sorted(keys) if key.endswith(".index.json")]
+
+    def leads_to(self, key: str) -> bool:
+        """Whether a marker led to that object when it was last read."""
+        return any(key in keys for keys in list(self._reached.values()))
+
     def _run(self) -> None:
         rounds = 0
         try:
@@ -114,8 +125,8 @@ class Watcher:
             self.failure = error
 
     def _look(self) -> None:
-        for path in sorted(self._root.glob(f"topic=*/partition=*/{MARKER}")):
-            key = path.relative_to(self._root).as_posix()
+        for path in sorted(self.root.glob(f"topic=*/partition=*/{MARKER}")):
+            key = path.relative_to(self.root).as_posix()
             now = time.time()
             try:
                 body = path.read_bytes()
@@ -133,8 +144,8 @@ class Watcher:
 
     def _check_left(self) -> None:
         for key, since in list(self._left.items()):
-            is_there, late = (self._root / key).exists(), time.time() - since
-            if not is_there and late < self._promised:
+            is_there, late = (self.root / key).exists(), time.time() - since
+            if not is_there and late < self._promised and key not in self.lost:
                 self.seen.violations.append(f"{key} was deleted within {late:.1f} s after a marker led to it")
             if not is_there or late > self._promised:
                 del self._left[key]
@@ -180,7 +191,7 @@ class Watcher:
             self.seen.violations.append(str(error))
 
     def _hashed(self, key: str) -> bytes:
-        body = (self._root / key).read_bytes()
+        body = (self.root / key).read_bytes()
         self.seen.hashes[key] = hashlib.sha256(body).hexdigest()
         return body
 

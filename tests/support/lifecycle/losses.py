@@ -1,7 +1,8 @@
 """Objects that are lost or damaged behind everybody's back, and the commands that repair it beside all others.
 
-The commands are the product's own. Some objects only seem to be missing, for less than ten minutes. At the end nothing
-that could be read may be gone, and nothing damaged may be left.
+The commands are the product's own. Some objects only seem to be missing, for less than ten minutes, and some are
+refused to the commands. At the end nothing that could be read may be gone, nothing damaged may be left, and an erase
+completes.
 """
 
 import random
@@ -15,21 +16,40 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import pyarrow as pa
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from archiver.commit.operations import Driver
 from archiver.maintain import erase
 from archiver.maintain.repair import losses as product
 from archiver.maintain.repair import refetch
-from archiver.maintain.repair.plan import RepairTarget
+from archiver.maintain.repair.chunk_indexes import plan_indexes
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget
 from archiver.maintain.repair.refetch import RefetchSource
 from archiver.maintain.rewrite import replace as replacing
 from archiver.maintain.rewrite.chunks import EmptiedRun
-from blockgz.errors import BlockgzError
+from blockgz.errors import AccessDenied, BlockgzError
+from index_format.objects import LOST, Gap
 from index_format.records import batch_from_records
 from tests.support.lifecycle import maintainers
 from tests.support.lifecycle.blocking import as_steps
+from tests.support.lifecycle.broken import retired_not_spared
 from tests.support.lifecycle.monitor import Harm, parsed
-from tests.support.lifecycle.schedule import COLLECTOR, EXTRA, NARROW, Kind, Schedule, fan_out, finish, writer_to
+from tests.support.lifecycle.roles import MissedPromise
+from tests.support.lifecycle.schedule import (
+    ASKER,
+    COLLECTOR,
+    EXTRA,
+    FOLDER,
+    LOOK_UPS,
+    NARROW,
+    READER,
+    Kind,
+    Schedule,
+    fan_out,
+    finish,
+    writer_to,
+)
 from tests.support.lifecycle.world import CLUSTER, STEP, Partition, World
 from tests.support.memory_store import Kept
 from tests.support.simulator import Fate, Run, Violation, is_write
@@ -47,6 +67,10 @@ class Hidden:
         self._world, self._kept = world, dict[str, Kept]()
         self.compacted = set[int]()
         """Offsets of records that Kafka no longer has."""
+        self.changed = set[int]()
+        """Offsets at which the log has another record by now."""
+        self.copies = dict[str, Kept]()
+        """Indexes that are lost or damaged, as they were."""
 
     def hide(self, key: str) -> None:
         self._kept[key] = self._world.store.objects.pop(key)
@@ -63,6 +87,7 @@ def repairer(world: World, hidden: Hidden, kind: CommandKind, partition: Partiti
 
     def read(topic: str, number: int, level: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         found = [each for each in log.records if start <= each.offset < end and each.offset not in hidden.compacted]
+        found = [each._replace(value=b"another") if each.offset in hidden.changed else each for each in found]
         yield from [batch_from_records(found)] if found else []
 
     def work(store: Any) -> str:
@@ -92,16 +117,35 @@ def repairer(world: World, hidden: Hidden, kind: CommandKind, partition: Partiti
     return (yield from as_steps(work))
 
 
-def tolerant(run: Run) -> Run:
+def index_repairer(partition: Partition) -> Run:
+    """`archiver repair index`."""
+
+    def work(store: Any) -> str:
+        try:
+            plan = plan_indexes(RepairTarget(store, partition.identity.keys, MAX))
+        except BlockgzError as error:
+            return f"not planned: {type(error).__name__}"
+        plan.carry_out()
+        return "done" if plan.steps else "nothing"
+
+    return (yield from as_steps(work))
+
+
+def tolerant(run: Run, *forgiven: type[Exception]) -> Run:
     """What somebody does who may come upon what is damaged."""
     try:
         return (yield from run)
-    except (Harm, BlockgzError, AssertionError):
+    except (BlockgzError, *forgiven):
         return "troubled"
 
 
+def tolerant_reader(kind: Kind) -> Kind:
+    """One that may miss what it was promised, and may still be told nothing wrong."""
+    return kind._replace(make=lambda *given: tolerant(kind.make(*given), MissedPromise), share=0.0)
+
+
 def damage(world: World, hidden: Hidden, partition: Partition) -> None:
-    """One chunk of the chain loses a block, its data, or both objects, or seems to."""
+    """One chunk of the chain loses a block, its data, its index, or both objects, or seems to."""
     rng, keys, monitor = world.rng, partition.identity.keys, partition.monitor
     assert monitor.marker is not None
     indexes = [key for key in monitor._reach if key.endswith(".index.json") and key in world.store.objects]
@@ -113,10 +157,21 @@ def damage(world: World, hidden: Hidden, partition: Partition) -> None:
     data = keys.chunks + index["data"]["name"]
     if data in monitor.damaged or data not in world.store.objects:
         return
-    what = rng.choice(["block", "block", "data", "both", "seems"])
+    # Without its index, what comes back is not proved: the log has no other records there then.
+    what = rng.choice(["block", "block", "data", "index", "seems", "refused", "block" if hidden.changed else "both"])
     world.count(f"damage: {what}")
     if what == "seems":
         hidden.hide(data)
+        return
+    if what == "refused":
+        world.refused.add(data)
+        return
+    if what == "index":  # and nothing that it lists
+        kept = hidden.copies[name] = world.store.objects.pop(name)
+        body = kept.body[1:] if rng.random() < 0.5 else None
+        if body is not None:
+            world.store.objects[name] = kept._replace(body=body)
+        monitor.damage(name, body, set())
         return
     blocks = index["chunks"]
     hit = [rng.choice(blocks)] if what == "block" else blocks
@@ -158,27 +213,32 @@ def _run(schedule: Schedule, goal: int, folder: Path) -> None:
 
     simple = {
         kind: of(kind, partial(_tolerant_maintainer, maintainers.Maintenance(kind, is_patient=True)))
-        for kind in ("merge", "erase", "convert")
+        for kind in ("merge", "erase", "convert", "prune")
     }
     commands: dict[str, Kind] = {
         kind: Kind(kind, "command", lambda w, p, n, kind=kind: repairer(w, hidden, kind, p, folder))  # type: ignore[misc]
         for kind in ("accept-loss", "refetch")
     }
+    commands["index"] = Kind("index", "command", lambda _, partition, __: index_repairer(partition))
     schedule.start(writer_to(goal, fair=True), partition)
     schedule.run_to_end()
     for kind in rng.sample([*simple], 2):
         schedule.start(simple[kind], partition)
         schedule.run_to_end()
+    hidden.compacted = {at for at in range(goal) if rng.random() < 0.2} if rng.random() < 0.3 else set()
+    hidden.changed = {at for at in range(goal) if rng.random() < 0.5} if rng.random() < 0.2 else set()
     for _ in range(rng.choice((1, 1, 2))):
         damage(world, hidden, partition)
-    hidden.compacted = {at for at in range(goal) if rng.random() < 0.2} if rng.random() < 0.3 else set()
     last = rng.choice(["accept-loss", "accept-loss", "refetch"])
     world.count(f"by {last}")
-    kinds = [commands[last], *simple.values(), COLLECTOR, writer_to(goal + 2, name="writer")]
+    kinds = [commands[last], commands["index"], *simple.values(), COLLECTOR, writer_to(goal + 2, name="writer")]
+    kinds += [tolerant_reader(READER), tolerant_reader(LOOK_UPS)]
     for _ in range(rng.choice((60, 150))):
         world.store.now += STEP
         if not schedule.live or rng.random() < 0.06:
             schedule.start(rng.choice(kinds), partition)
+        elif rng.random() < 0.005:
+            damage(world, hidden, partition)
         elif rng.random() < 0.02:
             schedule.crash(rng.choice(schedule.live))
         elif world.late and rng.random() < 0.05:
@@ -195,9 +255,28 @@ def _run(schedule: Schedule, goal: int, folder: Path) -> None:
 
 
 def _finish(schedule: Schedule, commands: dict[str, Kind], last: str, hidden: Hidden) -> None:
-    """Repair what is left, and collect: what the archive has then is what it must have."""
+    """Repair what is left, erase and collect: what the archive has then is what it must have."""
     world = schedule.world
+    world.refused.clear()
     (partition,) = world.partitions
+    monitor = partition.monitor
+
+    def damaged() -> list[str]:
+        return sorted(key for key in monitor.damaged & monitor._reach.keys() if not monitor.is_sound(key))
+
+    schedule.start(commands["index"], partition)
+    schedule.run_to_end()
+    for key in set(damaged()) & hidden.copies.keys():
+        data = monitor._chunks + parsed(hidden.copies[key].body)["data"]["name"]
+        if data not in monitor.damaged:  # else `both` objects of the chunk are lost, one after the other
+            world.count("index from a copy")
+            world.store.objects[key] = hidden.copies[key]
+            monitor.stored(key, hidden.copies[key].body)
+    for key in damaged():
+        # Somebody has to see that data without an index, of a writer that died here, is not what was lost.
+        beside = [each for each in world.store.objects if each.startswith(key[: len(monitor._chunks) + 20])]
+        for other in set(beside) - monitor._reach.keys() if key.endswith(".json") else ():
+            del world.store.objects[other], monitor.digests[other]
     for kind in [*([last] * ROUNDS), "accept-loss"]:
         world.store.now += 3 * 3600
         before = Counter(world.counts)
@@ -206,22 +285,31 @@ def _finish(schedule: Schedule, commands: dict[str, Kind], last: str, hidden: Hi
         if (Counter(world.counts) - before)[f"{kind} nothing"]:
             break
     hidden.show()
-    monitor = partition.monitor
-    left = sorted(monitor.damaged & monitor._reach.keys())
-    if left:
+    if left := damaged():
         raise Harm(f"{left[0]} is damaged, and still part of the archive")
+    _erase_all(schedule)
     finish(schedule)
 
 
+def _erase_all(schedule: Schedule) -> None:
+    """Erase what is to be erased, as is possible in a sound archive."""
+    partition = schedule.world.partitions[0]
+    erase = maintainers.Maintenance("erase", is_patient=True)
+    eraser = Kind(
+        "last erase", "maintainer", lambda world, partition, _: maintainers.maintainer(world, partition, erase)
+    )
+    for _ in range(2 * ROUNDS):
+        if not partition.monitor.secrets_left():
+            return
+        for kind in (ASKER, FOLDER, eraser):
+            schedule.world.store.now += 3 * 3600
+            schedule.start(kind._replace(in_all=99), partition)
+            schedule.run_to_end()
+    raise Harm("an erase does not complete")
+
+
 def _tolerant_maintainer(what: maintainers.Maintenance, world: World, partition: Partition, _: str) -> Run:
-    return tolerant(maintainers.maintainer(world, partition, what))
-
-
-@contextmanager
-def one_look() -> Iterator[None]:
-    """What the store does not find once is lost."""
-    with patch.object(product, "SECOND_LOOK_SECONDS", 0.0):
-        yield
+    return tolerant(maintainers.maintainer(world, partition, what), Harm, AssertionError)
 
 
 @contextmanager
@@ -296,11 +384,71 @@ def loss_is_not_looked_at_again() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def refused_is_lost() -> Iterator[None]:
+    """What the store refuses is taken for missing."""
+
+    def look_at(search: Any, chunk: Any) -> Any:
+        try:
+            return real(search, chunk)
+        except AccessDenied:
+            key = search._keys.data_key(chunk.index)
+            return product.Loss(chunk, key, is_missing=True, blocks=frozenset(range(len(chunk.index.blocks))))
+
+    real = product.LossSearch.look_at
+    with patch.object(product.LossSearch, "look_at", look_at):
+        yield
+
+
+@contextmanager
+def refetch_takes_what_was_erased() -> Iterator[None]:
+    """Records that were erased from a block come back with it."""
+
+    def encoded(log: Any, builder: Any, index: Any, entry: Any) -> Any:
+        return real(log, builder, replace(index, erased=UNSET), entry)
+
+    real = refetch.RefetchLog._encoded
+    with refetch_unchecked(), patch.object(refetch.RefetchLog, "_encoded", encoded):
+        yield
+
+
+def lost_gaps_cut(first: int, last: int) -> AbstractContextManager[Any]:
+    """Gaps of what is lost begin and end so many offsets later, within their chunk."""
+
+    def cut(index: Any, lost: Any) -> list[Gap]:
+        moved = [(gap.start + first, min(gap.end + last, index.next_offset)) for gap in real(index, lost)]
+        return [Gap(start, end, LOST) for start, end in moved if start < end]
+
+    real = product._lost_gaps
+    return patch.object(product, "_lost_gaps", cut)
+
+
+@contextmanager
+def data_without_its_index_is_lost() -> Iterator[None]:
+    """A lost index means that the chunk is lost, whatever its data holds."""
+    nothing = RepairPlan()
+    with (
+        patch.object(product.LossSearch, "has_readable_data", lambda *_: False),
+        patch.object(product, "plan_indexes", lambda _: nothing),
+    ):
+        yield
+
+
 BROKEN: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "one_look": one_look,
+    # What the store does not find once is lost.
+    "one_look": partial(patch.object, product, "SECOND_LOOK_SECONDS", 0.0),
     "chunk_lost_with_its_block": chunk_lost_with_its_block,
     "gap_not_in_the_catalog": gap_not_in_the_catalog,
     "refetch_unchecked": refetch_unchecked,
     "tail_not_folded": tail_not_folded,
     "loss_is_not_looked_at_again": loss_is_not_looked_at_again,
+    "refused_is_lost": refused_is_lost,
+    "crc_not_compared": partial(patch.object, refetch, "is_provable", lambda index, **_: False),
+    "refetch_takes_what_was_erased": refetch_takes_what_was_erased,
+    # A rewritten chunk without its index comes back, although records may have been erased in it.
+    "erased_is_unknown_and_comes_back": partial(patch.object, refetch, "is_rewritten", lambda _: False),
+    "lost_gap_begins_late": partial(lost_gaps_cut, 1, 0),
+    "lost_gap_ends_late": partial(lost_gaps_cut, 0, 1),
+    "data_without_its_index_is_lost": data_without_its_index_is_lost,
+    "gc_takes_what_was_replaced": retired_not_spared,
 }

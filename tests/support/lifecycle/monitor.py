@@ -214,6 +214,10 @@ class Monitor:
         self.digests[key] = digest
         self._bodies[digest] = body
 
+    def is_sound(self, key: str) -> bool:
+        """Whether what the marker leads to stands under that key."""
+        return self.digests.get(key) == self._reach.get(key)
+
     def damage(self, key: str, body: bytes | None, offsets: set[int]) -> None:
         """An object was lost or changed behind everybody's back; only it held the records at these offsets."""
         self.damaged.add(key)

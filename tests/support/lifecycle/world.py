@@ -9,6 +9,7 @@ from typing import Any
 from archiver.commit import operations as op
 from archiver.commit.commit import PartitionIdentity
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
+from blockgz.errors import AccessDenied
 from blockgz.kafka import LogBounds
 from index_format import objects
 from index_format.keys import TOPIC_OBJECT, archive_key, topic_home
@@ -127,6 +128,8 @@ class World:
         """Requests under way."""
         self.sent: list[tuple[Process, Step]] = []
         """Every write that anybody ever asked for."""
+        self.refused = set[str]()
+        """Keys that the store refuses to commands."""
         self.counts: dict[str, int] = {}
         self.partitions = [_partition(number, log_end, fan_out) for number in range(partitions)]
         self._by_home = {partition.home: partition for partition in self.partitions}
@@ -199,6 +202,8 @@ class Process(Actor):
 
     def _carry_out(self, operation: Step) -> Any:
         self.world.acting = self.role
+        if self.role == "command" and getattr(operation, "key", None) in self.world.refused:
+            raise AccessDenied("403")
         if isinstance(operation, op.Now):
             return round((self.world.store.now + self.skew) * 1000)
         if isinstance(operation, ListPage):
