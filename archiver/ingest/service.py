@@ -285,7 +285,8 @@ class ArchiverService:
             ownership.tick(now)
             self._restart(ownership)
             self._budgets.relieve(ownership.active, self._fetching.paused)
-            configs.keep_due({topic for topic, _ in ownership.assigned}, now, self._asking)
+            claimed = {archiver.keys.folder for archiver in ownership.active.values()}
+            configs.keep_due({topic for topic, _ in ownership.assigned}, now, self._asking, claimed)
             assignment.tick(now)
             if now - self._gave_back_at >= GIVE_BACK_SECONDS:
                 self._gave_back_at = now

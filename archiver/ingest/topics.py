@@ -224,10 +224,20 @@ class TopicConfigs:
         self._describe = describe
         self._kept: dict[str, TopicConfig] = {}
         self._kept_at: dict[str, float] = {}
+        self._claimed: dict[str, TopicFolder] = {}
         self._keeping: Future[None] | None = None
 
-    def keep_due(self, topics: Iterable[str], now: float, executor: Executor) -> None:
-        """Start to keep the topics that are due in a thread, unless others are still being kept there."""
+    def keep_due(
+        self, topics: Iterable[str], now: float, executor: Executor, claimed: Iterable[TopicFolder] = ()
+    ) -> None:
+        """Start to keep the topics that are due in a thread, unless others are still being kept there.
+
+        A topic is due too when it is first `claimed` in another folder, because it was created again.
+        """
+        for folder in claimed:
+            if self._claimed.setdefault(folder.topic, folder) < folder:
+                self._claimed[folder.topic] = folder
+                self._kept_at.pop(folder.topic, None)
         if self._keeping is not None and not self._keeping.done():
             return
         due = [topic for topic in sorted(topics) if now - self._kept_at.get(topic, -math.inf) >= CONFIG_SECONDS]

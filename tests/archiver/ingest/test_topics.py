@@ -275,6 +275,22 @@ def test_trouble_stops_nothing_and_is_tried_again(tmp_path: Path) -> None:
     assert [config for _, config in dated(store)] == [expected]
 
 
+def test_a_topic_that_was_created_again_is_asked_about_when_it_is_claimed(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def describe(topics: Sequence[str]) -> dict[str, TopicConfig]:
+        asked.extend(topics)
+        return {}
+
+    configs = TopicConfigs(LocalStore(tmp_path), "topic", lambda topic: (None, TopicFolder(topic)), describe)
+    old, new = TopicFolder("orders"), TopicFolder("orders", 2)
+    with ThreadPoolExecutor(1) as pool:
+        for at, claimed in enumerate([[], [old], [old], [new], [old], [new]]):
+            configs.keep_due(["orders", "other"], float(at), pool, claimed)
+            pool.submit(bool).result(10)
+    assert asked == ["orders", "other", "orders"]
+
+
 def test_a_damaged_one_is_left_alone(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.compare_and_swap(KEY, b"{}", None)
