@@ -92,14 +92,19 @@ async def stored_blocks(
     end_offset: int,
     wanted: Callable[[TimeBounded], bool] | None = None,
     ahead_bytes: int = READ_AHEAD.fetched,
+    *,
+    reads_closed: bool = False,
 ) -> AsyncGenerator[Chunk | StoredBlock | Unreadable]:
-    """Yield each chunk, then its blocks that are `wanted` and may hold records of the offsets [start, end)."""
+    """Yield each chunk, then its blocks that are `wanted` and may hold records of the offsets [start, end).
+
+    Blocks whose key is missing are fetched only if the caller `reads_closed` ones.
+    """
 
     async def fetched(item: Chunk | RangeRead | Unreadable) -> list[Chunk | StoredBlock | Unreadable]:
         return [*await fetch_range(partition, item)] if isinstance(item, RangeRead) else [item]
 
     # At most `ahead_bytes` are fetched before they are used.
-    reads = _range_reads(chunks, start_offset, end_offset, wanted)
+    reads = _range_reads(chunks, start_offset, end_offset, wanted, reads_closed)
     async for items in prefetched(reads, fetched, cost=_fetching_cost, budget=ahead_bytes):
         for item in items:
             yield item
@@ -204,6 +209,7 @@ async def _range_reads(
     start_offset: int,
     end_offset: int,
     wanted: Callable[[TimeBounded], bool] | None,
+    reads_closed: bool,
 ) -> AsyncIterator[Chunk | RangeRead | Unreadable]:
     async for chunk in chunks:
         yield chunk
@@ -211,8 +217,9 @@ async def _range_reads(
             continue
         blocks = chunk.index.blocks
         inside = blocks_between(blocks, start_offset, end_offset)
+        closed = None if reads_closed else chunk.missing_key
         for numbers in range_groups(blocks, [n for n in inside if wanted is None or wanted(blocks[n])], RANGE_BYTES):
-            yield RangeRead(chunk, numbers)
+            yield unreadable_blocks(chunk, numbers, closed) if closed else RangeRead(chunk, numbers)
 
 
 async def fetch_range(partition: ArchivedPartition, read: RangeRead) -> list[StoredBlock | Unreadable]:

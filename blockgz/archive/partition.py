@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from blockgz.encryption.keyring import Keyring, required
-from blockgz.errors import BlockgzError, FormatError, MalformedObject, NotInArchive, ObjectMissing
+from blockgz.encryption.keyring import Keyring, missing_key, required
+from blockgz.errors import BlockgzError, FormatError, KeyMissing, MalformedObject, NotInArchive, ObjectMissing
 from blockgz.store.reader import ObjectReader
 from index_format import objects
 from index_format.keys import PartitionKeys, catalog_level
@@ -80,7 +80,8 @@ class Unreadable(NamedTuple):
 
     @property
     def reason(self) -> str:
-        return self.error.reason
+        # Without the object's name, so that neighbours with one key are one range.
+        return f"its key is missing: {self.error.why}" if isinstance(self.error, KeyMissing) else self.error.reason
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,14 @@ class LostRange(NamedTuple):
     reason: str
 
 
+def add_range(ranges: list[LostRange], found: LostRange) -> None:
+    """Append a range, or extend the last one if it has the same reason and ends there."""
+    if ranges and ranges[-1].end == found.start and ranges[-1].reason == found.reason:
+        ranges[-1] = ranges[-1]._replace(end=found.end)
+    else:
+        ranges.append(found)
+
+
 class DamagePolicy:
     """A scan's behaviour when it comes to something that it cannot read: it ends with the error that says what."""
 
@@ -112,17 +121,16 @@ class DamagePolicy:
 class SkipDamage(DamagePolicy):
     """Skips what is damaged, and remembers it: one object for each scan."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, skips_closed: bool = False) -> None:
+        """`skips_closed`: skip blocks whose key is missing too, though they are not damaged."""
         # In offset order and apart; damage of one object for one reason is one range.
         self.skipped: list[LostRange] = []
+        self._skips_closed = skips_closed
 
     def meet(self, unreadable: Unreadable) -> None:
-        before = self.skipped[-1] if self.skipped else None
-        found = LostRange(unreadable.start, unreadable.end, unreadable.reason)
-        if before is not None and before.end == found.start and before.reason == found.reason:
-            self.skipped[-1] = before._replace(end=found.end)
-        else:
-            self.skipped.append(found)
+        if isinstance(unreadable.error, KeyMissing) and not self._skips_closed:
+            raise unreadable.error
+        add_range(self.skipped, LostRange(unreadable.start, unreadable.end, unreadable.reason))
 
 
 STOP = DamagePolicy()
@@ -195,6 +203,11 @@ class Chunk:
     def gaps(self) -> tuple[Gap, ...]:
         """The gaps inside the chunk. Markers and catalogs list those before it, which may have been filled since."""
         return tuple(gap for gap in self.index.gaps if self.entry.start_offset <= gap.start < self.entry.next_offset)
+
+    @property
+    def missing_key(self) -> KeyMissing | None:
+        """The error of opening its blocks if that takes a master key that is not here."""
+        return missing_key(self.index, self.data_key, self.keyring)
 
     @property
     def erased(self) -> tuple[Erased, ...]:
@@ -314,9 +327,9 @@ class ArchivedPartition:
             await asyncio.to_thread(keyring.unwrap, self.marker.tail_key, str(self))
 
     def tail_secret(self) -> bytes | None:
-        """Return the key of the marker's `tail_hash`, if any and if keys were given; raises KeyMissing."""
-        wrapped = self.marker.tail_key
-        return self.keyring.unwrap(wrapped, str(self)) if wrapped and self.keyring else None
+        """Return the key of the marker's `tail_hash`, if any and if its master key was given."""
+        wrapped, keyring = self.marker.tail_key, self.keyring
+        return keyring.unwrap(wrapped, str(self)) if wrapped and keyring and keyring.has(wrapped) else None
 
     @cached_property
     def listed_gaps(self) -> tuple[Gap, ...]:

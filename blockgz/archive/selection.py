@@ -574,7 +574,7 @@ class DamagePolicies:
     def of(self, partition: ArchivedPartition) -> DamagePolicy:
         if not self._skips:
             return STOP
-        policy = SkipDamage()
+        policy = SkipDamage(skips_closed=True)
         self._partitions.append((partition, policy))
         return policy
 

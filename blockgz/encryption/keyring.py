@@ -209,11 +209,24 @@ def _file_text(name: str) -> str:
     return text
 
 
-def required(keyring: Keyring | None, what: str) -> Keyring:
-    """Return the keyring; raises KeyMissing without one. `what` is encrypted."""
+def required(keyring: Keyring | None, what: str, wrapped: WrappedKey | None = None) -> Keyring:
+    """Return the keyring; raises KeyMissing without one. `what` is encrypted, with the key `wrapped` if known."""
     if keyring is None:
-        raise KeyMissing(f"{what} is encrypted", why="no keys were given", remedy=REMEDY)
+        named = f", and the id of its key is {wrapped.id}" if wrapped else ""
+        raise KeyMissing(f"{what} is encrypted", why=f"no keys were given{named}", remedy=REMEDY)
     return keyring
+
+
+def missing_key(index: ChunkIndex, what: str, keyring: Keyring | None) -> KeyMissing | None:
+    """Return the error of opening a chunk whose master key is not in the keyring; None if it opens or is plain."""
+    key = index.encryption.key if index.encryption else None
+    if key is None or (keyring is not None and keyring.has(key)):
+        return None
+    try:
+        required(keyring, what, key).unwrap(key, what)
+    except KeyMissing as error:
+        return error
+    return None
 
 
 # A function from number, stored bytes and entry of a block to its member and entry, for `blocks.decode_block`.
@@ -229,7 +242,8 @@ def opener_of(index: ChunkIndex, data_key: str, keyring: Keyring | None) -> Open
     """Return the function that opens a chunk's blocks; raises KeyMissing, FormatError, a key service's errors."""
     if not index.encryption:
         return plain
-    secret = required(keyring, data_key).unwrap(index.encryption.key, data_key)
+    key = index.encryption.key
+    secret = required(keyring, data_key, key).unwrap(key, data_key)
     return partial(opened_with, cipher_of(index, secret))
 
 

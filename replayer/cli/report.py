@@ -83,6 +83,8 @@ def print_report(report: ArchiveReport) -> None:
                 f"WARNING {place} {partition.unopened_chunks} chunks are encrypted: without their keys (--keys), only "
                 "their bytes were checked, not their contents"
             )
+        for closed in partition.unopened:
+            click.echo(f"WARNING {place} not opened [{closed.start}..{closed.end}): {closed.reason}")
         for damage in partition.damage:
             click.echo(f"FAILURE {place} {damage.key}: {damage.reason}")
         for lost in partition.lost:

@@ -107,7 +107,7 @@ def _decoded(
     decoder: RowDecoder,
     skipped: Accumulator[list[Skipped]] | None,
 ) -> Iterator[pa.RecordBatch]:
-    damage = SkipDamage()
+    damage = SkipDamage(skips_closed=True)
 
     async def rows() -> AsyncGenerator[pa.RecordBatch]:
         async with opened(place) as archive:

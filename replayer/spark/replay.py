@@ -190,7 +190,7 @@ def run_lane(task: SourceTask) -> LaneOutcome:
     An error of ours is an outcome and no exception: Spark would run the task again, for any error, and show
     its traceback. What Spark does run again are tasks whose process died.
     """
-    damage = SkipDamage()
+    damage = SkipDamage(skips_closed=True)
     # Counts of its own: an executor runs one task after the other.
     left_out = LeftOut()
     try:

@@ -22,7 +22,7 @@ from blockgz.archive.blocks import (
     unreadable_chunk,
     worked,
 )
-from blockgz.archive.partition import ArchivedPartition, Chunk, Damage, LostRange, Unreadable, prefetched
+from blockgz.archive.partition import ArchivedPartition, Chunk, Damage, LostRange, Unreadable, add_range, prefetched
 from blockgz.archive.positions import OffsetRange
 from blockgz.errors import CorruptBlock, ObjectMissing
 from index_format.blocks import count_records, decode_parts
@@ -172,6 +172,8 @@ class ChunkFindings:
     """The digests of all records; None unless every one was decoded."""
     unopened: int = 0
     """Chunks whose contents should have been looked at, and are encrypted with keys that were not given."""
+    closed: list[LostRange] = field(default_factory=list)
+    """The offsets of these, which are not lost, and why."""
     orphans: list[Orphan] = field(default_factory=list)
     """Objects above the marker, which are not a fault."""
 
@@ -189,6 +191,7 @@ def joined(parts: Sequence[ChunkFindings]) -> ChunkFindings:
         recounted=sum(part.recounted for part in parts),
         last_hash=parts[-1].last_hash if parts else None,
         unopened=sum(part.unopened for part in parts),
+        closed=[closed for part in parts for closed in part.closed],
     )
 
 
@@ -237,7 +240,7 @@ class _ChunkChecks:
         chunks = self._sized(readable_chunks(self._partition, self._counted(entries)))
         if self._depth is Depth.STRUCTURE:
             return self._cut_off(chunks)
-        return worked(stored_blocks(self._partition, chunks, 0, END), self._check)
+        return worked(stored_blocks(self._partition, chunks, 0, END, reads_closed=True), self._check)
 
     async def _counted(self, entries: AsyncIterator[ChunkEntry]) -> AsyncGenerator[ChunkEntry]:
         async for entry in entries:
@@ -280,8 +283,10 @@ class _ChunkChecks:
         self._found.erased += chunk.erased
         self._found.recounted += chunk.entry.num_records
         self._chunk, self._bytes_digest, self._wrong = chunk, hashlib.sha256(), None
-        if self._depth > Depth.STRUCTURE and _is_closed(chunk):
+        missing = chunk.missing_key if self._depth > Depth.STRUCTURE else None
+        if missing is not None:
             self._found.unopened += 1
+            add_range(self._found.closed, LostRange(chunk.entry.start_offset, chunk.entry.next_offset, missing.why))
         size = self._sizes.pop(chunk.data_key)
         if size != chunk.index.data.bytes:
             self._wrong = f"it has {size} bytes, its index says {chunk.index.data.bytes}"
@@ -325,7 +330,7 @@ class _ChunkChecks:
 
     def _check(self, block: StoredBlock) -> CheckedBlock:
         limit = self._partition.max_block_bytes
-        if _is_closed(block.chunk):
+        if block.chunk.missing_key is not None:
             check_unopened(block)
             return block, None
         if self._depth < Depth.RECORDS:
@@ -356,10 +361,6 @@ class _ChunkChecks:
                 why="searches by key would miss records",
             )
         return block, parts
-
-
-def _is_closed(chunk: Chunk) -> bool:
-    return bool(chunk.index.encryption) and chunk.keyring is None
 
 
 def _holds_any(batch: pa.RecordBatch, erased: Sequence[Erased]) -> bool:

@@ -92,6 +92,8 @@ class PartitionFindings:
     """The offsets of the chunks that were checked, in order and apart."""
     unopened_chunks: int = 0
     """Encrypted chunks whose contents should have been checked, and were not because their keys are missing."""
+    unopened: list[LostRange] = field(default_factory=list)
+    """Their offsets, with the ids of the keys."""
 
     @property
     def verdict(self) -> Verdict:
@@ -357,14 +359,17 @@ COUNTS = ("records", "archived", "found", "differing", "missing", "extra", "chun
 # The counts that are shown only if they are not 0.
 UNUSUAL_COUNTS = ("unopened_chunks",)
 WITHOUT_CONTENT = ("offset", "timestamp", "timestamp_type")
-FINDINGS = ("gaps", "erased", "lost", "readable", "damage", "orphans", "excused", "missing_offsets", "extra_offsets")
+FINDINGS = (
+    *("gaps", "erased", "lost", "readable", "damage", "orphans", "unopened", "excused"),
+    *("missing_offsets", "extra_offsets"),
+)
 
 
 RENAMED = {"start": "from", "end": "to", "key": "object"}
 PARTITION = (
     *("topic", "partition", "verdict", "records", "chunks", "checked_chunks", "first_offset", "next_offset", "gaps"),
     *("pruned_before", "erased", "lost", "readable", "damage", "digests", "orphans", "incarnation", "chain"),
-    *("unopened_chunks", "checked"),
+    *("unopened_chunks", "unopened", "checked"),
 )
 COMPARED = (
     *("partition", "verdict", "records", "archived", "found", "differing", "missing", "missing_offsets", "extra"),

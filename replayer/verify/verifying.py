@@ -372,6 +372,7 @@ def assembled(
         incarnation=partition.keys.folder.incarnation,
         chain=chain.digest.sha256 if chain.is_whole else None,
         unopened_chunks=found.unopened,
+        unopened=found.closed,
         checked=chain.checked_offsets,
     )
 

@@ -59,7 +59,7 @@ from index_format.objects import ChunkIndex
 from replayer.cli import main as replayer_main
 from tests.support.archives import records
 from tests.support.commands import exited, succeeded
-from tests.support.encryption import key_line
+from tests.support.encryption import key_line, key_of
 from tests.support.mock_cluster import MockCluster
 from tests.support.partition_bench import until
 from tests.support.s3_server import CREDENTIALS
@@ -262,7 +262,34 @@ def test_another_key_is_named_missing(vault: Vault, tmp_path: Path) -> None:
     other.write_text(key_line(2))
     refused = exited(vault.replayer("get", f"{vault.topic}:0:17", keys=f"file:{other}"), 12)
     assert "is encrypted with a key that file:" in refused.stderr
-    assert vault.replayer("verify", "--records", keys=f"file:{other}").exit_code == 12
+
+
+def test_what_one_key_of_two_opens_is_read_and_checked(vault: Vault, tmp_path: Path) -> None:
+    """The other records are named with their key's id; they are never damaged, and never OK."""
+    both, newer = tmp_path / "both", tmp_path / "newer"
+    both.write_text(key_line(1) + key_line(2))
+    newer.write_text(key_line(2))
+    vault.produce(range(60, 90))
+    succeeded(vault.archive("--encrypt", f"file:{both}"))
+    (keys, place, names) = f"file:{newer}", f"{vault.topic}:0", f"the id of that key is {key_of(1).id}"
+    exited(vault.replayer("cat", vault.topic, keys=keys), 12)
+    rest = exited(vault.replayer("cat", vault.topic, "-f", "%o\n", "--on-damage", "skip", keys=keys), 3)
+    assert rest.stdout.split() == [str(offset) for offset in range(60, 90)]
+    assert f"FAILURE {place} skipped offsets [0..60): its key is missing: {names}" in rest.stderr
+    file = tmp_path / "out.jsonl"
+    exited(vault.replayer("export", vault.topic, str(file), "--on-damage", "skip", keys=keys), 3)
+    assert len(file.read_text().splitlines()) == 30
+    for depth in ("--deep", "--records"):
+        checked = succeeded(vault.replayer("verify", depth, keys=keys))
+        assert checked.stdout.splitlines()[-1] == "WARNING" and "1 chunks are encrypted" in checked.stdout
+        assert f"WARNING {place} not opened [0..60): {names}" in checked.stdout
+    assert succeeded(vault.replayer("verify", "--records", keys=f"file:{both}")).stdout.splitlines()[-1] == "OK"
+    older = tmp_path / "older"
+    older.write_text(key_line(1))
+    checked = succeeded(vault.replayer("verify", "--records", keys=f"file:{older}"))
+    assert f"not opened [60..90): the id of that key is {key_of(2).id}" in checked.stdout
+    first = exited(vault.replayer("cat", vault.topic, "-f", "%o\n", "--on-damage", "skip", keys=f"file:{older}"), 3)
+    assert first.stdout.split() == [str(offset) for offset in range(60)]
 
 
 @pytest.mark.slow
