@@ -138,6 +138,11 @@ class ObjectMissing(BlockgzError, LookupError):
         self.key = key
 
 
+def catalog_remedy(partition: object) -> str:
+    """Return what brings back a catalog of a partition that is missing or damaged."""
+    return f"rebuild it: archiver repair catalog {partition}"
+
+
 class ObjectTruncated(FormatError):
     """An object ends before the bytes that its index promises."""
 

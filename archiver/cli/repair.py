@@ -13,6 +13,7 @@ from archiver.commit.archive import archive_info, layout_of
 from archiver.importing import OldReader
 from archiver.maintain.erase import NO_REPORT, ReportFile
 from archiver.maintain.repair import plan
+from archiver.maintain.repair.catalogs import plan_catalogs
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import log_source, plan_diverged
 from archiver.maintain.repair.inventory import plan_inventory
@@ -43,7 +44,7 @@ from index_format.old_objects import OldFormat
     ),
 )
 def repair() -> None:
-    """Rebuild lost indexes, markers and inventories, and recover records, or accept that they are lost.
+    """Rebuild lost indexes, catalogs, markers and inventories; recover records, or accept that they are lost.
 
     Markers and the inventory are the only objects ever changed. Each command shows its plan first.
     """
@@ -72,6 +73,19 @@ def index(**options: Any) -> int:
     return _repair(plan.plan_old_indexes, plan_indexes, **options)
 
 
+@repair.command(epilog=closing("archiver repair catalog orders:3 -a s3://backup/kafka --dry-run"))
+@click.argument("places", nargs=-1, required=True, metavar="TOPIC[:P]...")
+@_options
+def catalog(*, places: tuple[str, ...], **options: Any) -> int:
+    """Rebuild lost or damaged catalogs, the lists of older chunks, from the indexes.
+
+    The marker names each catalog with its hash: exactly the same bytes are stored, or nothing. Safe while archivers
+    run.
+    """
+    _no_keys("a catalog is a partition's", places)
+    return _repair(plan.not_for_old, plan_catalogs, places=places, **options)
+
+
 @repair.command(
     epilog=closing(
         "archiver repair marker orders:3 -a s3://backup/kafka --dry-run", "archiver repair marker orders -a ./old --yes"
@@ -84,8 +98,8 @@ def index(**options: Any) -> int:
 def marker(*, places: tuple[str, ...], group_id: str | None, keyring: str | None, **options: Any) -> int:
     """Rebuild a lost or damaged marker from the indexes of its partition.
 
-    A marker that leads to chunks is left alone. An archiver that is still working on the partition is fenced: it claims
-    the partition again and continues where the new marker ends.
+    A marker whose chain can be read, or rebuilt by repair catalog, is left alone. An archiver that is still working on
+    the partition is fenced: it claims the partition again and continues where the new marker ends.
     """
     _no_keys("a marker is a partition's", places)
 

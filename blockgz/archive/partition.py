@@ -22,7 +22,15 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from blockgz.encryption.keyring import Keyring, missing_key, required
-from blockgz.errors import BlockgzError, FormatError, KeyMissing, MalformedObject, NotInArchive, ObjectMissing
+from blockgz.errors import (
+    BlockgzError,
+    FormatError,
+    KeyMissing,
+    MalformedObject,
+    NotInArchive,
+    ObjectMissing,
+    catalog_remedy,
+)
 from blockgz.store.reader import ObjectReader
 from index_format import objects
 from index_format.keys import PartitionKeys, catalog_level
@@ -526,7 +534,11 @@ class ArchivedPartition:
         # Only the list that holds a reference says its level: the marker's, or the catalog above, which checks it here.
         keys, level = self.keys_of(reference), catalog_level(reference.name)
         key = keys.catalog_key(reference, self._levels.get(reference.name, level))
-        catalog = decode_catalog(await self._get(key, reference.sha256), reference, level)
+        try:
+            catalog = decode_catalog(await self._get(key, reference.sha256), reference, level)
+        except (ObjectMissing, MalformedObject) as error:
+            error.remedy = catalog_remedy(keys)
+            raise
         for entry in catalog.entries if isinstance(catalog, ReferenceCatalog) else ():
             keys.catalog_key(entry, self._levels.get(entry.name, level - 1))
         return catalog

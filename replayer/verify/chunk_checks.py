@@ -133,8 +133,9 @@ class ChunkChain:
 
     def lose(self, catalog: Unreadable) -> None:
         self.is_whole = False
-        self.damage.append(Damage(catalog.key, catalog.reason))
-        self.lost.append(LostRange(catalog.start, catalog.end, catalog.reason))
+        reason = f"{catalog.reason}; {catalog.error.remedy}"
+        self.damage.append(Damage(catalog.key, reason))
+        self.lost.append(LostRange(catalog.start, catalog.end, reason))
 
     @property
     def chosen(self) -> Sequence[int]:

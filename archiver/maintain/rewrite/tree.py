@@ -13,7 +13,7 @@ from archiver.commit.commit import Held, read_marker, try_swap
 from archiver.commit.operations import Driver, GetAll, Protocol, retrying
 from archiver.errors import RewriteOvertaken, RewriteRefused
 from archiver.maintain.rewrite.intent import RewriteAttempt, RewriteOutcome, maintained, maintenance_of, read_existing
-from blockgz.errors import FormatError, MalformedObject, ObjectMissing
+from blockgz.errors import FormatError, MalformedObject, ObjectMissing, catalog_remedy
 from blockgz.store.writer import StoredObject, ToolStore
 from index_format import marker as markers
 from index_format.keys import PartitionKeys, catalog_level, catalog_name
@@ -118,8 +118,12 @@ def read_catalogs(keys: PartitionKeys, references: Sequence[CatalogReference], l
     names = tuple(keys.catalog_key(reference, level) for reference in references)
     if not names:
         return []
-    bodies = yield from read_all(names)
-    return [markers.decode_catalog(body, each, level) for body, each in zip(bodies, references, strict=True)]
+    try:
+        bodies = yield from read_all(names)
+        return [markers.decode_catalog(body, each, level) for body, each in zip(bodies, references, strict=True)]
+    except (ObjectMissing, MalformedObject) as error:
+        error.remedy = catalog_remedy(keys)
+        raise
 
 
 def read_all(names: tuple[str, ...]) -> Protocol[list[bytes]]:
@@ -212,9 +216,7 @@ def follow(keys: PartitionKeys, marker: Marker, retired: Sequence[CatalogReferen
             catalogs = yield from read_catalogs(keys, references, level)
         except ObjectMissing as error:
             raise MalformedObject(
-                f"catalog {error.key} is missing",
-                why="without it, the chain cannot be followed",
-                remedy=f"archiver repair marker {keys} shows what to do",
+                f"catalog {error.key} is missing", why="without it, the chain cannot be followed", remedy=error.remedy
             ) from error
         for catalog in catalogs:
             gaps += catalog.gaps

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from archiver.cli import main
 from archiver.cli import main as archiver_main
@@ -153,8 +154,8 @@ def test_a_marker_is_rebuilt(tmp_path: Path, state: str, form: str) -> None:
     path = tmp_path / partition.keys.marker
     before = verified(tmp_path)
     path.unlink() if state == "lost" else path.write_bytes(path.read_bytes()[:100] if state == "damaged" else b"")
-    (step,) = repaired("marker", tmp_path, "orders")["steps"]
-    assert step["done"]
+    plan = repaired("marker", tmp_path, "orders")
+    assert plan["steps"][0]["done"] and "nothing is lost below offset 140, only the marker" in plan["notes"][-1]
     after = verified(tmp_path)
     assert after == before and after["verdict"] == "WARNING"
     marker = markers.decode_marker(path.read_bytes())
@@ -462,21 +463,110 @@ def test_a_chain_whose_catalog_is_lost_is_left_alone(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / partition.keys.home / "_catalog")
     (tmp_path / partition.keys.chunks / partition.marker.tail[-1].name).unlink()
     done = repair("index", tmp_path, "orders", "--yes")
-    assert done.exit_code == 3 and "catalog" in done.stderr
+    assert done.exit_code == 3 and "rebuild it: archiver repair catalog orders:3" in done.stderr
     told = repair("marker", tmp_path, "orders:3", "--yes")
-    assert told.exit_code == 3 and "move topic=orders/partition=00003/last_chunk_index.json away" in told.stderr
+    assert told.exit_code == 3 and "archiver repair catalog orders:3" in told.stderr
+    assert repaired("catalog", tmp_path, "orders")["steps"][0]["done"]
+    assert repaired("index", tmp_path, "orders")["steps"][0]["done"]
+    assert verified(tmp_path)["verdict"] == "OK"
 
 
-@pytest.mark.slow
-def test_a_catalog_that_is_lost_is_made_again_with_the_marker(tmp_path: Path) -> None:
-    partition = ArchiveWriter(tmp_path).partition("orders", 3)
-    for start in range(65):
-        partition.commit(records([start]))
+def folded(root: Path, monkeypatch: pytest.MonkeyPatch, chunks: int = 19) -> PartitionWriter:
+    """Chunks in three levels of catalogs of two, with progress, and orphans of a dead writer beside them."""
+    monkeypatch.setattr(markers, "FAN_OUT", 2)
+    partition = ArchiveWriter(root).partition("orders", 3)
+    for start in range(0, chunks * 10, 10):
+        partition.commit(records([start, start + 1]), next_offset=start + 2)
+        if start % 30:
+            partition.advance(start + 10)
+        elif start:
+            partition.lose(start + 10)
+        else:
+            partition.advance(10)
+    return partition
+
+
+@pytest.mark.parametrize("damage", ["lost", "changed", "emptied"])
+def test_a_catalog_is_rebuilt_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """Of each level; verify, readers and repairs name the command."""
+    partition = folded(tmp_path, monkeypatch)
+    whole = contents(tmp_path)
+    catalogs = sorted(key for key in whole if "_catalog/" in key)
+    assert {key.partition("_catalog/")[2][0] for key in catalogs} == {"1", "2", "3"}
+    for key in catalogs:
+        path, body = tmp_path / key, whole[key]
+        path.unlink() if damage == "lost" else path.write_bytes(body[:-9] + b" " if damage == "changed" else b"")
+        remedy = "rebuild it: archiver repair catalog orders:3"
+        (found,) = verified(tmp_path)["partitions"]
+        assert found["verdict"] == "FAILURE" and remedy in found["damage"][0]["reason"]
+        for words in (["cat", "orders"], ["verify", "orders"]):
+            read = CliRunner().invoke(replayer_main, [*words, "-a", str(tmp_path)])
+            assert read.exit_code == 3 and remedy in read.output + read.stderr
+        (step,) = repaired("catalog", tmp_path, "orders:3")["steps"]
+        assert (step["key"], step["done"]) == (key, True)
+        assert contents(tmp_path) == whole
+    assert repaired("catalog", tmp_path, "orders:3")["steps"] == []
+    assert partition.records
+
+
+def test_catalogs_of_one_level_are_rebuilt_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folded(tmp_path, monkeypatch)
+    whole = contents(tmp_path)
+    for path in [*tmp_path.rglob("_catalog/1-*"), *tmp_path.rglob("_catalog/3-*")]:
+        path.unlink()
+    assert len(repaired("catalog", tmp_path, "orders")["steps"]) > 3
+    assert contents(tmp_path) == whole
+
+
+def test_a_catalog_that_cannot_be_rebuilt_leads_to_the_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two levels are lost, as nobody may know how the lower ones were cut: the chain is rebuilt from the indexes."""
+    partition = folded(tmp_path, monkeypatch)
+    before = verified(tmp_path)["partitions"][0]
     shutil.rmtree(tmp_path / partition.keys.home / "_catalog")
-    (tmp_path / partition.keys.marker).rename(tmp_path / "away")
-    assert repaired("marker", tmp_path, "orders:3")["steps"][0]["done"]
-    verified = CliRunner().invoke(replayer_main, ["verify", "--records", "-a", str(tmp_path)])
-    assert verified.exit_code == 0, verified.output
+    told = repaired("catalog", tmp_path, "orders:3", code=3)
+    assert "archiver repair marker orders:3" in told["problems"][0]["do"]
+    shutil.rmtree(tmp_path / partition.keys.home / "_catalog")
+    (step,) = repaired("marker", tmp_path, "orders:3")["steps"]
+    assert "its catalogs are lost" in step["detail"]
+    after = verified(tmp_path)["partitions"][0]
+    same = ("verdict", "records", "chunks", "digests", "lost")
+    assert [after[name] for name in same] == [before[name] for name in same]
+
+
+@pytest.mark.parametrize(
+    "gone", ["00000000000000000045.gz", "~e2-ab12cd34.index.json", "00000000000000000010.index.json"]
+)
+def test_a_plan_does_not_call_whole_what_lacks_an_object(tmp_path: Path, gone: str) -> None:
+    partition = partition_of(tmp_path)
+    (tmp_path / partition.keys.marker).unlink()
+    (lost,) = tmp_path.rglob(f"*{gone}")
+    lost.unlink()
+    for data in tmp_path.rglob(f"*{gone.replace('.index.json', '.gz')}"):
+        data.unlink()
+    done = repair("marker", tmp_path, "orders", "--dry-run")
+    assert done.exit_code == 0 and "nothing is lost" not in done.output, done.output
+
+
+def test_a_chain_that_ends_below_a_catalog_is_not_called_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = folded(tmp_path, monkeypatch)
+    (tmp_path / partition.keys.marker).unlink()
+    for whole in (True, False):
+        plan = repair("marker", tmp_path, "orders", "--dry-run", "--json")
+        assert ("nothing is lost below offset 182" in plan.output) == whole, plan.output
+        for path in [*tmp_path.rglob("*170.gz"), *tmp_path.rglob("*170.index.json"), *tmp_path.rglob("*18?.*")]:
+            path.unlink()
+
+
+def test_a_chain_that_would_bring_records_back_is_not_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = folded(tmp_path, monkeypatch)
+    path = tmp_path / partition.keys.marker
+    marker = markers.decode_marker(path.read_bytes())
+    (reference, *others) = marker.catalogs[-1]
+    catalogs = (*marker.catalogs[:-1], (replace(reference, num_records=1), *others))
+    path.write_bytes(markers.encode(replace(marker, catalogs=catalogs)))
+    shutil.rmtree(tmp_path / partition.keys.home / "_catalog")
+    told = repaired("marker", tmp_path, "orders:3", code=3)
+    assert told["steps"] == [] and "erased ones may return" in told["problems"][0]["why"]
 
 
 def test_a_partition_without_a_commit_needs_no_repair(tmp_path: Path) -> None:

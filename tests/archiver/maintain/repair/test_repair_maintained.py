@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from archiver.commit.commit import commit_chunk
 from archiver.commit.operations import Driver
 from archiver.commit.recovery import take_over
 from archiver.maintain.garbage import SHORTEST_GRACE_SECONDS
 from archiver.maintain.gc import plan_sweep
+from archiver.maintain.repair.catalogs import plan_catalogs
 from archiver.maintain.repair.chunk_indexes import plan_indexes
 from archiver.maintain.repair.diverged import LogSource, plan_diverged
 from archiver.maintain.repair.markers import plan_marker
@@ -29,7 +31,7 @@ from replayer.verify.verifying import verify_partition
 from tests.archiver.maintain.repair.test_diverged import Cluster, rewritten
 from tests.archiver.maintain.repair.world import MAX, World
 from tests.support.archives import ARCHIVE_ID, MemoryArchiveWriter, records
-from tests.support.chunks import POLICY, identity_of
+from tests.support.chunks import POLICY, finished_chunk, identity_of
 from tests.support.encryption import key_line, sealed_chunk
 from tests.support.maintained import Maintainer, three_catalogs
 from tests.support.memory_reader import MemoryReader
@@ -39,12 +41,17 @@ from tests.support.repairs import carry_out
 MAX_OFFSETS = 1 << 20
 
 
-def repaired(archive: MemoryArchiveWriter, maintainer: Maintainer) -> Marker:
-    """The marker that is made again after it was lost."""
-    archive.remove(maintainer.keys.marker)
+def stored(archive: MemoryArchiveWriter) -> MemoryStore:
     store = MemoryStore()
     for key, body in archive.objects.items():
         store.put_if_absent(key, body, "")
+    return store
+
+
+def repaired(archive: MemoryArchiveWriter, maintainer: Maintainer) -> Marker:
+    """The marker that is made again after it was lost."""
+    archive.remove(maintainer.keys.marker)
+    store = stored(archive)
     plan = plan_marker(RepairTarget(store, maintainer.keys, MAX_OFFSETS), "blockgz")
     assert not plan.problems, [problem.error.why for problem in plan.problems]
     assert not carry_out(plan)
@@ -101,6 +108,39 @@ def test_merged_chunks_are_taken_once(*, deletes: bool) -> None:
     marker = repaired(archive, maintainer)
     assert [entry.num_records for entry in marker.tail] == [20, 20, 20, 10]
     assert offsets(archive) == list(range(70))
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+@pytest.mark.parametrize("erase", [[], [3, 45]])
+def test_catalogs_of_rewritten_chunks_are_rebuilt(erase: list[int], *, deletes: bool) -> None:
+    """Whether or not the chunks that were replaced are still there."""
+    archive, maintainer = of_three_catalogs()
+    maintainer.deletes = deletes
+    maintainer.rewrite([2], erase)
+    maintainer.rewrite([1], erase)
+    whole = dict(archive.objects)
+    for reference in maintainer.marker.catalogs[0]:
+        archive.remove(maintainer.keys.home + reference.name)
+    store = stored(archive)
+    plan = plan_catalogs(RepairTarget(store, maintainer.keys, MAX_OFFSETS))
+    assert len(plan.steps) == 3 and not plan.problems and not carry_out(plan)
+    assert store.bodies() == whole
+
+
+def test_a_catalog_with_what_was_erased_is_not_guessed() -> None:
+    archive, maintainer = of_three_catalogs()
+    maintainer.deletes = False
+    maintainer.rewrite([2], range(20, 40))
+    before = archive.objects[maintainer.keys.marker]
+    for reference in maintainer.marker.catalogs[0]:
+        archive.remove(maintainer.keys.home + reference.name)
+    store = stored(archive)
+    target = RepairTarget(store, maintainer.keys, MAX_OFFSETS)
+    plan = plan_catalogs(target)
+    assert (len(plan.steps), len(plan.problems)) == (2, 1)
+    (problem,) = plan_marker(target, "blockgz").problems
+    assert "erased ones may return" in problem.error.why
+    assert store.bodies()[maintainer.keys.marker] == before
 
 
 @pytest.mark.parametrize("deletes", [True, False])
@@ -174,16 +214,45 @@ def test_erased_records_are_not_salvaged() -> None:
     assert (plan.steps, plan.problems) == ([], [])
 
 
-def test_nothing_above_the_floor_is_refused() -> None:
+def test_after_a_prune_of_everything_a_writer_goes_on_at_the_floor() -> None:
     archive, maintainer = of_three_catalogs()
     maintainer.fold()
     maintainer.prune(4)
     archive.remove(maintainer.keys.marker)
-    store = MemoryStore()
-    for key, body in archive.objects.items():
-        store.put_if_absent(key, body, "")
-    (problem,) = plan_marker(RepairTarget(store, maintainer.keys, MAX_OFFSETS), "blockgz").problems
-    assert problem.error.why == "only the indexes describe the chain, and none is above the floor, 70"
+    store = stored(archive)
+    plan = plan_marker(RepairTarget(store, maintainer.keys, MAX_OFFSETS), "blockgz")
+    assert "nothing is lost below offset 70, only the marker" in plan.notes[-1]
+    assert "no chunk, nothing below offset 70" in plan.steps[0].detail and not carry_out(plan)
+    marker = decode_marker(store.bodies()[maintainer.keys.marker])
+    assert (marker.pruned_before, marker.next_offset, marker.tail, marker.topic) == (70, 70, (), "orders")
+    identity = identity_of(partition=0, group_id="blockgz", archive_id=ARCHIVE_ID)
+    driver = Driver(store, MemoryLog(records(range(60, 90))), wait, lambda: True)
+    held = driver.run(take_over(identity, "w", POLICY)).held
+    driver.run(commit_chunk(identity, held, finished_chunk("json", tuple(records(range(70, 80))), 70, 80)))
+    archive.objects.update(store.bodies())
+    assert offsets(archive) == list(range(70, 80))
+
+
+def test_of_what_was_erased_above_the_floor_no_empty_marker_is_made() -> None:
+    """Records that Kafka still has would be archived again."""
+    archive, maintainer = of_three_catalogs()
+    maintainer.fold()
+    floor = maintainer.prune(2)
+    maintainer.rewrite([1], range(floor, 70))
+    archive.remove(maintainer.keys.marker)
+    plan = plan_marker(RepairTarget(stored(archive), maintainer.keys, MAX_OFFSETS), "blockgz")
+    assert not plan.steps
+    assert plan.problems[0].error.why == f"only the indexes describe the chain, and none is above the floor, {floor}"
+
+
+def test_a_partition_of_which_nothing_is_left_names_the_way_out() -> None:
+    archive = MemoryArchiveWriter()
+    writer = archive.partition("orders", 0)
+    writer.commit(records(range(10)))
+    for key in [key for key in archive.objects if "partition=" in key]:
+        archive.remove(key)
+    (problem,) = plan_marker(RepairTarget(stored(archive), writer.keys, MAX_OFFSETS), "blockgz").problems
+    assert problem.error.remedy.endswith("delete topic=orders/partition=00000/ and run: archiver forget orders:0")
 
 
 def test_an_archive_that_nobody_maintained_stays_of_version_1() -> None:
