@@ -43,7 +43,7 @@ COMMANDS = {
     ),
     "repair": (
         "archiver.cli.repair:repair",
-        "Rebuild lost indexes, markers and inventories, and recover records, or accept that they are lost.",
+        "Rebuild lost indexes, catalogs, markers and inventories; recover records, or accept that they are lost.",
     ),
     "forget": ("archiver.cli.forget:forget", "Remove partitions that are gone for good from the archive's inventory."),
     "import": (
