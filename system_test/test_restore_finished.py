@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ import pytest
 from index_format.groups import Group, GroupPosition
 from index_format.groups import encode as encode_groups
 from index_format.keys import TopicFolder, dated_key, groups_home
+from replayer.kafka.admin import kafka_groups
 from replayer.restore.document import topic_job
 from system_test.support.archiving import Site
-from system_test.support.consumer_groups import committed
-from system_test.support.topics import own_config, read
+from system_test.support.consumer_groups import commit, committed
+from system_test.support.programs import Completed, run
+from system_test.support.topics import NewRecord, delete_topic, own_config, produce, read, topic_names
+from system_test.support.waiting import wait_until
 from tests.index_format.builders import groups_of
 from tests.support.archives import ArchiveWriter, put_topic_config, records
 
@@ -28,6 +32,15 @@ def archive(broker_site: Site, tmp_path: Path) -> tuple[ArchiveWriter, Site]:
     """An archive that no cluster here wrote, and a site with it."""
     site = dataclasses.replace(broker_site, address=str(tmp_path / "archive"), env={"XDG_STATE_HOME": str(tmp_path)})
     return ArchiveWriter(tmp_path / "archive"), site
+
+
+def restore(site: Site, *arguments: object) -> Completed:
+    """Run a command about a restore, which needs no archive."""
+    return run("replayer", "restore", *arguments, env=site.env, check=None)
+
+
+def group_names(bootstrap: str) -> list[str]:
+    return kafka_groups({"bootstrap.servers": bootstrap}).ids()
 
 
 def test_a_setting_that_the_cluster_does_not_know_is_left_out_and_named(
@@ -131,3 +144,44 @@ def test_a_restore_that_meets_a_lost_object_is_finished(
         (each["state"], each["records"]) for each in ended["topics"]
     ]
     assert again["group_notes"] == ["the groups were set by an earlier run"]
+
+
+def test_a_restore_is_listed_and_undone_as_one_thing(archive: tuple[ArchiveWriter, Site], topic_name: str) -> None:
+    """What others wrote to stays, and so does a group that has positions elsewhere."""
+    writer, site = archive
+    topics = [f"{topic_name}-{each}" for each in ("a", "b")]
+    shared, own = f"{topic_name}-shared", f"{topic_name}-own"
+    for topic in topics:
+        writer.partition(topic, 0).commit(records(range(20)))
+        groups = [Group(name, SLOT, (GroupPosition(0, 5, "m"),)) for name in (own, shared)]
+        writer.put(
+            dated_key(groups_home("topic", TopicFolder(topic)), SLOT), encode_groups(groups_of(*groups, topic=topic))
+        )
+    named = ("--map", r"(.*)=new.\1", "--name", topic_name, "--at", AT, "--yes", "-X", "compression.type=gzip")
+    site.replayer("restore", *named, *site.kafka)
+    listed = restore(site, "ls", "--json").expect(0).stdout
+    (told,) = (each for each in json.loads(listed)["restores"] if each["restore"] == topic_name)
+    assert (told["state"], told["topics_done"], told["topics_of"], told["groups"]) == ("complete", 2, 2, 2)
+    produce(site.bootstrap, f"new.{topics[0]}", [NewRecord(b"foreign", partition=0)])
+    commit(site.bootstrap, shared, f"new.{topics[0]}", {0: 1})
+
+    undo = ("undo", topic_name, *site.kafka)
+    assert "--yes is not set" in restore(site, *undo).expect(2).stderr
+    planned = json.loads(restore(site, *undo, "--dry-run", "--json").expect(3).stdout)
+    assert ([each["topic"] for each in planned["topics"]], planned["groups"]) == ([f"new.{topics[1]}"], [own, shared])
+    assert "holds records that are not in the job's run map" in planned["left"][0]
+    done = restore(site, *undo, "--yes").expect(3)
+    assert f"topic new.{topics[0]} stays" in done.stderr
+    assert f"for the rest: replayer restore undo {topic_name}" in done.stdout
+    there = topic_names(site.bootstrap)
+    assert (f"new.{topics[0]}" in there, f"new.{topics[1]}" in there) == (True, False)
+    assert set(group_names(site.bootstrap)) >= {shared, own}, "both have positions in what stays"
+
+    delete_topic(site.bootstrap, f"new.{topics[0]}")
+    wait_until(lambda: f"new.{topics[0]}" not in topic_names(site.bootstrap), 30, "the topic to be gone")
+    restore(site, *undo, "--yes").expect(0)
+    assert not {shared, own} & set(group_names(site.bootstrap))
+    assert json.loads(restore(site, "status", topic_name, "--json").expect(0).stdout)["state"] == "undone"
+    again = site.replayer("restore", "--resume", "--name", topic_name, "--yes", *site.kafka, check=3)
+    assert "no longer exists in the target" in again.stderr
+    assert not {f"new.{topic}" for topic in topics} & set(topic_names(site.bootstrap))

@@ -149,6 +149,19 @@ class ProgramGroup(ProgramCommand, click.Group):
             formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in commands.items() if each])
 
 
+class RunningGroup(ProgramGroup):
+    """A group that is a command as well: only a first word that names a command inside means that one."""
+
+    allow_interspersed_args = True
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in self.commands:
+            return self.commands[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
 def _write_text(formatter: click.HelpFormatter, text: str) -> None:
     if text:
         formatter.write_paragraph()
@@ -265,14 +278,13 @@ def completed(command: click.Command) -> click.Command:
     The same for the commands inside a group. Options of consent have no variable; the others have BLOCKGZ_ and the long
     name in capitals, unless they name another. May be called again.
     """
+    plain = {click.Group: ProgramGroup, click.Command: ProgramCommand}
+    command.__class__ = plain.get(type(command), type(command))
     if isinstance(command, click.Group):
-        if type(command) is click.Group:
-            command.__class__ = ProgramGroup
         for inner in command.commands.values():
             completed(inner)
-        return command
-    if type(command) is click.Command:
-        command.__class__ = ProgramCommand
+        if not isinstance(command, RunningGroup):
+            return command
     names = {param.name for param in command.params}
     if CONFIG not in names and names & SHARED.keys() and command.name not in WITHOUT_CONFIG:
         command.params.append(config_option())

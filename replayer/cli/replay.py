@@ -269,7 +269,12 @@ def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
 
 def proof_command(job: str, jobs: str | None, properties: Mapping[str, str], archive: ArchivePlace) -> str:
     """Return the command that proves the records that a job wrote; settings of the connection (-X) are to be added."""
-    words = ["replayer", "verify", "--job", job, "-a", str(archive.address), "-b", properties["bootstrap.servers"]]
+    return f"replayer verify --job {shlex.quote(job)} {place_options(jobs, properties, archive)}"
+
+
+def place_options(jobs: str | None, properties: Mapping[str, str], archive: ArchivePlace) -> str:
+    """Return the options that name an archive, a cluster and the folder of jobs in the commands that are shown."""
+    words = ["-a", str(archive.address), "-b", properties["bootstrap.servers"]]
     given = {"jobs": jobs, "keys": archive.keys, **asdict(archive.s3)}
     for name, value in given.items():
         if value is not None and masked_urls(value) == value:  # that of a proxy may have a password

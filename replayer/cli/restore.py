@@ -18,20 +18,25 @@ import msgspec
 from blockgz.archive.archive import ArchivePlace, ArchiveReader
 from blockgz.errors import FAILED, PARTLY_FAILED, BlockgzError, CutUndecided, UsageError, Verdict, listed
 from blockgz.process import ENDING, loop_signals, run_async, share_heaps
-from blockgz.program.main import closing, confirm, ended_code
-from blockgz.program.options import kafka_options
+from blockgz.program.archive_options import s3_options
+from blockgz.program.main import RunningGroup, closing, confirm, ended_code, print_failure
+from blockgz.program.options import dry_run_option, kafka_options, yes_option
 from blockgz.program.progress import record_progress
 from blockgz.program.terminal import print_each, print_table
+from blockgz.store.address import S3Settings
+from blockgz.store.opening import open_store
 from blockgz.units import bytes_text, time_text, wall_clock
-from replayer.cli.options.options import archive_options, json_option, open_archive
+from replayer.cli.options.options import archive_options, jobs_option, json_option, open_archive
 from replayer.cli.options.restore_options import RestoreOptions, Running, restore_options
 from replayer.cli.options.selection_options import with_choice
-from replayer.cli.replay import duration_text, print_cut_bytes
+from replayer.cli.replay import duration_text, place_options, print_cut_bytes
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import TopicChanges, kafka_groups
 from replayer.replay.jobs.control import held, is_running, lock_folder
-from replayer.replay.jobs.folder import open_jobs, this_process
+from replayer.replay.jobs.folder import existing_jobs, job_names, jobs_place, open_jobs, this_process
+from replayer.replay.jobs.undo import undo_document
 from replayer.replay.request import Surroundings
+from replayer.restore.begun import plan_restore_undo, restore_document, undo_restore
 from replayer.restore.consumers import Applied, FollowedGroups, set_acls, set_groups
 from replayer.restore.document import (
     RestoreFolder,
@@ -46,7 +51,15 @@ from replayer.restore.document import (
 )
 from replayer.restore.planning import found_topics, gathered, looked_over, name_of, planned_again, refuse_other_archive
 from replayer.restore.running import RestoreRun, TopicOutcome, TopicReplays, outcome_document, plan_document
-from replayer.restore.standby import StandbyRun, follows_elsewhere, lag_of, standby_document, survey, switched_plan
+from replayer.restore.standby import (
+    StandbyRun,
+    follower_of,
+    follows_elsewhere,
+    lag_of,
+    standby_document,
+    survey,
+    switched_plan,
+)
 
 
 def print_plan(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0) -> None:
@@ -120,7 +133,7 @@ def print_outcome(outcome: TopicOutcome) -> None:
 
 
 def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acls: Applied | None, again: str) -> None:
-    """The result, as a table on stdout; `again` are the options that continue it."""
+    """The result, as a table on stdout; `again` is the command that continues it."""
     rows = [(each.topic.source, each.topic.target, each.records, each.verdict or "-", each.state) for each in outcomes]
     print_table(("SOURCE", "TARGET", "RECORDS", "PROOF", "STATE"), rows)
     for each in outcomes:
@@ -142,7 +155,7 @@ def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acl
             click.echo(f"FAILURE no {what}: {applied.error}", err=True)
     unset = any(each is not None and each.error is not None for each in (groups, acls))
     if any(each.state in ("failed", "interrupted") for each in outcomes) or unset:
-        click.echo(f"not complete: repeat the command with {again}", err=True)
+        click.echo(f"not complete; to continue: {again}", err=True)
 
 
 # Calls of one replay that may wait for brokers at once.
@@ -188,7 +201,8 @@ async def carried_out(
     """Restores, prints and writes what was done; `skipped` by source what was passed over at damage before."""
     again = "--switch-over" if options.doing == "switch-over" else "--resume"
     folder = RestoreFolder(around.jobs, name)
-    await asyncio.to_thread(begin, folder, plan, around, resume=again == "--switch-over" or options.resume)
+    resume = again == "--switch-over" or options.resume
+    await asyncio.to_thread(begin, folder, plan, around, resume=resume, where=options.where)
     began = time.monotonic()
     total = round(plan.records * plan.passes)
     with record_progress("restoring", total, as_json=as_json) as progress:
@@ -216,7 +230,7 @@ async def carried_out(
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
-        print_restored(outcomes, groups, acls, f"{again} --name {name}")
+        print_restored(outcomes, groups, acls, (await asyncio.to_thread(folder.begun)).command(again))
     are_set = plan.groups is None or (groups is not None and groups.error is None)
     stand = are_set and (acls is not None or not plan.create_acls)
     is_done = not run.ending or (stand and all(each.state == "restored" for each in outcomes))
@@ -225,12 +239,12 @@ async def carried_out(
     return ended_code(PARTLY_FAILED if failed else 0, signals, is_done=is_done)
 
 
-def begin(folder: RestoreFolder, plan: RestorePlan, around: Surroundings, *, resume: bool) -> None:
+def begin(folder: RestoreFolder, plan: RestorePlan, around: Surroundings, *, resume: bool, where: str = "") -> None:
     """Write down what is agreed to, or check that it is continued on the same cluster and archive."""
     cluster = around.admin.cluster_id
     if not resume:
         record = RestoreRecord(
-            name=folder.name, cluster_id=cluster, host=this_process(), begun_at=wall_clock(), plan=plan
+            name=folder.name, cluster_id=cluster, host=this_process(), begun_at=wall_clock(), plan=plan, where=where
         )
         folder.begin(record)
         return
@@ -285,7 +299,7 @@ async def followed(
 ) -> int:
     """Follow until a signal or a switch-over ends it; topics whose state changed are printed, as lines of JSON too."""
     folder = RestoreFolder(around.jobs, name)
-    await asyncio.to_thread(begin, folder, plan, around, resume=options.resume)
+    await asyncio.to_thread(begin, folder, plan, around, resume=options.resume, where=options.where)
     if await asyncio.to_thread(folder.get, SwitchOver) is not None:
         raise ReplayRefused(
             f"standby {name} is switched over",
@@ -337,7 +351,7 @@ async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> i
     lags = await gathered(there, lambda topic: lag_of(topic, name, around))
     report = await asyncio.to_thread(folder.get, StandbyReport)
     now = wall_clock()
-    follower = await asyncio.to_thread(_follower, folder, report, now)
+    follower = await asyncio.to_thread(follower_of, folder, report, now)
     of_sources = {topic.source: lag for topic, lag in zip(there, lags, strict=True)}
     document = standby_document(name, turns, of_sources, report, follower, now)
     if as_json:
@@ -346,14 +360,6 @@ async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> i
         _print_status(document)
     sick = document["error"] or any(each["state"] in ("stopped", "failing") for each in document["topics"])
     return PARTLY_FAILED if sick or follower == "not running" else 0
-
-
-def _follower(folder: RestoreFolder, report: StandbyReport | None, now_ms: int) -> str:
-    if folder.get(SwitchOver) is not None:
-        return "switched over"
-    if is_running(lock_folder(), folder.name) or follows_elsewhere(report, this_process(), now_ms):
-        return "following"
-    return "not running"
 
 
 def _print_status(document: dict[str, Any]) -> None:
@@ -432,8 +438,106 @@ async def _followers_gone(folder: RestoreFolder, patience: float) -> None:
         await asyncio.sleep(ASK_AGAIN_SECONDS)
 
 
+@click.command("ls", epilog=closing("replayer restore ls", "replayer restore ls --jobs s3://bucket/replay-jobs --json"))
+@jobs_option
+@json_option
+@s3_options
+def list_command(jobs: str | None, as_json: bool, s3: S3Settings) -> int:
+    """List restores: as of when, into which cluster, how many topics are done, and their state.
+
+    STATE is running (on this machine), complete, incomplete, undone, or for a standby following, not running or
+    switched over.
+    """
+    store, code, found = existing_jobs(jobs, s3), 0, list[dict[str, Any]]()
+    for folder in (RestoreFolder(store, name) for name in job_names(store)) if store else ():
+        try:
+            found += [restore_document(folder)] if folder.get(RestoreRecord) else []
+        except ReplayRefused as error:
+            code = PARTLY_FAILED if print_failure(error) else 0
+    keys = ("restore", "at", "target", "topics_done", "topics_of", "groups", "state")
+    rows = [[time_text(each[key]) if key == "at" else each[key] for key in keys] for each in found]
+    if as_json:
+        click.echo(msgspec.json.encode({"restores": found}))
+    else:
+        print_table(("RESTORE", "AS OF", "TARGET", "DONE", "TOPICS", "GROUPS", "STATE"), rows, droppable=("TARGET",))
+    return code
+
+
+@click.command("status", epilog=closing("replayer restore status night", "replayer restore status night --json"))
+@click.argument("name")
+@jobs_option
+@json_option
+@s3_options
+def status_command(name: str, jobs: str | None, as_json: bool, s3: S3Settings) -> int:
+    """Show the topics of a restore, what is missing, and the command that continues it.
+
+    Reads only the folders of its jobs. Exits with 3 if something is missing and no process continues it.
+    """
+    store = open_store(jobs_place(jobs), s3)
+    document = restore_document(RestoreFolder(store, name), store)
+    if as_json:
+        click.echo(msgspec.json.encode(document))
+    else:
+        keys = ("source", "target", "records", "proof", "state")
+        print_table([key.upper() for key in keys], [[each[key] for key in keys] for each in document["topics"]])
+        for each in document["topics"]:
+            print_each(f"FAILURE {each['source']}: skipped ", each["skipped"], err=True)
+            print_each(f"missing: {each['source']}: ", [each["missing"]] if each["missing"] else ())
+        print_each("missing: ", document["missing"])
+        click.echo(
+            f"restore {name} is {document['state']}: {document['topics_done']} of "
+            f"{document['topics_of']} topics, {document['groups']} groups"
+        )
+        print_each("to continue: ", [document["continue"]] if document["continue"] else ())
+    return PARTLY_FAILED if document["continue"] else 0
+
+
+@click.command("undo", epilog=closing("replayer restore undo night --dry-run -b new:9092"))
+@click.argument("name")
+@jobs_option
+@dry_run_option
+@yes_option
+@json_option
+@kafka_options(required=True)
+@s3_options
+def undo_command(
+    name: str, jobs: str | None, dry_run: bool, yes: bool, as_json: bool, kafka: dict[str, str], s3: S3Settings
+) -> int:
+    """Delete the topics that a restore created, and its consumer groups.
+
+    Each topic is deleted as replayer undo does it: one that others wrote to stays, and the exit code is 3. Groups that
+    have consumers, or positions in other topics, stay as well. Prints the plan, then asks for the restore's name.
+    """
+    store, client = open_store(jobs_place(jobs), s3), kafka_groups(kafka)
+    folder = RestoreFolder(store, name)
+    with held(lock_folder(), name):
+        topics, groups, left = plan = plan_restore_undo(folder, store, kafka, client)
+        records = sum(each.records for each in topics)
+        if not as_json:
+            rows = [(each.request.target, each.topic_id, each.records) for each in topics]
+            print_table(("TOPIC", "ID", "RECORDS"), rows, title=f"created by restore {name}", file=sys.stderr)
+            print_each("warning: ", [warning for each in topics for warning in each.warnings], err=True)
+            print_each("group: ", groups, err=True)
+            print_each("left: ", left, err=True)
+        if not dry_run:
+            question = f"Delete {len(topics)} topics with {records} records?"
+            confirm(question, undone="nothing was deleted", is_agreed=yes, typed=name)
+            later = undo_restore(plan, folder, store, kafka, client)
+            print_each("left: ", later, err=True)
+            left += later
+    document = {"restore": name, "topics": [undo_document(each) for each in topics], "groups": groups, "left": left}
+    if as_json:
+        click.echo(msgspec.json.encode({**document, "dry_run": dry_run, "deleted": not dry_run}))
+    elif not dry_run:
+        click.echo(f"restore {name} is undone" + (f"; for the rest: replayer restore undo {name}" if left else ""))
+    return PARTLY_FAILED if left else 0
+
+
 @click.command(
     "restore",
+    cls=RunningGroup,
+    commands=[list_command, status_command, undo_command],
+    invoke_without_command=True,
     epilog=closing(
         "replayer restore --at 2026-11-20T12:00:00Z --dry-run -b new:9092 -a s3://bucket/prefix",
         "replayer restore --at 2026-11-20T12:00:00Z --name night -b new:9092 -a s3://bucket/prefix",
@@ -444,6 +548,7 @@ async def _followers_gone(folder: RestoreFolder, patience: float) -> None:
         "replayer restore --status --name standby -b new:9092 -a s3://bucket/prefix",
         "replayer restore --switch-over --name standby --yes -b new:9092 -a s3://bucket/prefix",
         "replayer restore --from-plan plan.json --report restored.json --yes -b new:9092 -a ./archive",
+        "replayer restore status night",
     ),
 )
 @restore_options
@@ -469,6 +574,7 @@ def command(options: RestoreOptions, as_json: bool, kafka: dict[str, str], archi
 async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str], place: ArchivePlace) -> int:
     async with open_archive(place) as archive:
         around = surroundings(options.running, archive, kafka, place)
+        options = options._replace(where=place_options(options.running.jobs, kafka, place.absolute()))
         if options.doing == "status":
             return await standby_status(str(options.name), around, as_json=as_json)
         if options.doing == "switch-over":

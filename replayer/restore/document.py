@@ -2,8 +2,9 @@
 
 Also which incarnation of a topic existed at a time, and the names of restores and their jobs. docs/jobs.md specifies
 the folder: `restore.json`, `topics/{job}.json` for each topic that is restored, `groups.json` once groups are set,
-`acls.json` once ACLs are created. Each is written once. A warm standby also has `followed/{job}.json` for each topic
-that it began to follow, `switch-over.json` once a switch-over is requested, and `standby.json`, which is replaced.
+`acls.json` once ACLs are created, `undone.json` once it is undone. Each is written once. A warm standby also has
+`followed/{job}.json` for each topic that it began to follow, `switch-over.json` once a switch-over is requested, and
+`standby.json`, which is replaced.
 """
 
 import hashlib
@@ -349,6 +350,13 @@ class RestoreRecord(Sealed, frozen=True, kw_only=True):
     host: str
     begun_at: int
     plan: RestorePlan
+    where: str | msgspec.UnsetType = msgspec.UNSET
+    """The options of archive, cluster and jobs of the command; records of earlier versions lack it."""
+
+    def command(self, flags: str) -> str:
+        """Return the command that continues the restore."""
+        where = self.where or "-b HOST:PORT -a ADDRESS"
+        return f"replayer restore {flags} --name {self.name} --yes {where}"
 
 
 class SkippedOffsets(msgspec.Struct, frozen=True):
@@ -454,8 +462,21 @@ class SwitchOver(Sealed, frozen=True, kw_only=True):
     at: int
 
 
+@stored
+class RestoreUndone(Sealed, frozen=True, kw_only=True):
+    """The mark that what the restore created was deleted on request; `undone_at` in ms."""
+
+    file: ClassVar = "undone.json"
+    format: str = "blockgz-restore-undone"
+    version: int = 1
+    host: str
+    undone_at: int
+
+
 class RestoreFolder(RecordFolder):
     """One restore's folder in the store of jobs."""
+
+    kind = "restore"
 
     def __init__(self, store: Store, name: str) -> None:
         """Raise UsageError for a name that no restore can have."""
@@ -479,16 +500,13 @@ class RestoreFolder(RecordFolder):
             raise UsageError(
                 f"there is no restore {self.name}",
                 why=f"{self.address}/restore.json does not exist",
-                remedy="check --name and --jobs, or start it without --resume",
+                remedy="see replayer restore ls, check --name and --jobs, or start it without --resume",
             )
         return found
 
     def followed(self) -> dict[str, TopicToRestore]:
         """Return by source the topics that were followed, in the order in which that began."""
-        prefix = f"{self.name}/followed/"
-        names = [each.key.removeprefix(prefix).removesuffix(".json") for each in self._store.list(prefix)]
-        found = [each for name in names if (each := self.get(TopicFollowed, name)) is not None]
-        return {each.topic.source: each.topic for each in sorted(found, key=lambda each: each.at)}
+        return {each.topic.source: each.topic for each in sorted(self.all(TopicFollowed), key=lambda each: each.at)}
 
     def replace(self, record: StandbyReport | GroupsDone) -> None:
         """Replace the last record of its kind; that of another run which writes at the same moment stays."""
@@ -501,16 +519,4 @@ class RestoreFolder(RecordFolder):
             f"restore {self.name} has begun already",
             why=f"{self.address}/restore.json exists",
             remedy="continue it with --resume, or start another one with --name NAME",
-        )
-
-    def remove(self) -> None:
-        """Delete the folder; those of the jobs stay."""
-        for found in list(self._store.list(f"{self.name}/")):
-            self._store.delete(found.key)
-
-    def _unreadable(self, why: str) -> ReplayRefused:
-        return ReplayRefused(
-            f"the folder of restore {self.name} cannot be read",
-            why=why,
-            remedy="restore the object, or start another one with --name NAME",
         )

@@ -16,7 +16,7 @@ from blockgz.process import allow_open_files
 from blockgz.units import wall_clock
 from replayer.errors import JobTakenOver
 from replayer.replay.job import LanePosition, decode_position
-from replayer.replay.jobs.control import FRESH_MS
+from replayer.replay.jobs.control import FRESH_MS, is_running, lock_folder
 from replayer.replay.jobs.folder import JobFolder, JobRequest, this_process
 from replayer.replay.plan import describe_source
 from replayer.replay.replaying import FILES, FILES_OF_A_PRODUCER, PRODUCERS
@@ -337,6 +337,15 @@ def follows_elsewhere(report: StandbyReport | None, host: str, now_ms: int) -> b
     if report is None or report.state != "following" or report.host.rpartition(":")[0] == host.rpartition(":")[0]:
         return False
     return now_ms - report.slot_at < report.every * 1000 + FRESH_MS
+
+
+def follower_of(folder: RestoreFolder, report: StandbyReport | None, now_ms: int) -> str:
+    """Return whether a standby is `following`, `switched over` or `not running`."""
+    if folder.get(SwitchOver) is not None:
+        return "switched over"
+    if is_running(lock_folder(), folder.name) or follows_elsewhere(report, this_process(), now_ms):
+        return "following"
+    return "not running"
 
 
 async def switched_plan(

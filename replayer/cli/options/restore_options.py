@@ -85,6 +85,8 @@ class RestoreOptions(NamedTuple):
     report_to: ReportFiles
     dry_run: bool
     yes: bool
+    where: str = ""
+    """The options of archive, cluster and jobs, for the command that continues."""
 
     @property
     def is_new(self) -> bool:

@@ -182,6 +182,8 @@ def jobs_place(jobs: str | None) -> str:
 class RecordFolder:
     """A folder of records, each written once; calls block, and raise StoreUnavailable, AccessDenied or StoreError."""
 
+    kind: ClassVar = "job"
+
     def __init__(self, store: Store, name: str) -> None:
         self._store, self.name = store, name
 
@@ -209,11 +211,29 @@ class RecordFolder:
         except FormatError as error:
             raise self._unreadable(f"{error.what}: {error.why}") from error
 
+    def names(self, kind: type[msgspec.Struct]) -> list[str]:
+        """Return the names of the records of a kind."""
+        prefix, suffix = self._key(kind, "{}").split("{}")
+        return [each.key.removeprefix(prefix).removesuffix(suffix) for each in self._store.list(prefix)]
+
+    def all(self, kind: type[T]) -> list[T]:
+        """Return the records of a kind in order of their names; raise ReplayRefused if one is damaged."""
+        return [each for name in self.names(kind) if (each := self.get(kind, name)) is not None]
+
+    def remove(self) -> None:
+        """Delete the folder."""
+        # The request goes last, so that an interrupted removal can be repeated.
+        last = f"{self.name}/request.json"
+        for found in list(self._store.list(f"{self.name}/")):
+            if found.key != last:
+                self._store.delete(found.key)
+        self._store.delete(last)
+
     def _key(self, kind: type[msgspec.Struct], name: str) -> str:
         return f"{self.name}/{kind.file.format(name)}"  # type: ignore[attr-defined]
 
     def _unreadable(self, why: str) -> ReplayRefused:
-        raise NotImplementedError
+        return unreadable(self.name, why, self.kind)
 
 
 class JobFolder(RecordFolder):
@@ -296,24 +316,12 @@ class JobFolder(RecordFolder):
             for number in range(count):
                 yield attempt, self._segment(attempt, number)
 
-    def remove(self) -> None:
-        """Delete the folder."""
-        # The request goes last, so that an interrupted removal can be repeated.
-        last = f"{self.job}/request.json"
-        for found in list(self._store.list(f"{self.job}/")):
-            if found.key != last:
-                self._store.delete(found.key)
-        self._store.delete(last)
-
     def _segment(self, attempt: int, number: int) -> Segment:
         name = f"{attempt:06d}-{number:08d}"
         segment = self.get(Segment, name)
         if segment is None:
             raise unreadable(self.job, f"{self.job}/runs/{name}.json is missing")
         return segment
-
-    def _unreadable(self, why: str) -> ReplayRefused:
-        return unreadable(self.job, why)
 
     def _numbers(self, below: str) -> Iterator[int]:
         prefix = f"{self.job}/{below}"
@@ -369,10 +377,10 @@ class PositionsFile:
         self._tag, self._lanes = tag, lanes
 
 
-def unreadable(job: str, why: str) -> ReplayRefused:
-    """Return the error for a folder whose job's state cannot be read."""
+def unreadable(name: str, why: str, kind: str = "job") -> ReplayRefused:
+    """Return the error for a folder whose job's or restore's state cannot be read."""
     return ReplayRefused(
-        f"the folder of job {job} cannot be read", why=why, remedy="restore it, or start another job with --job NAME"
+        f"the folder of {kind} {name} cannot be read", why=why, remedy="restore it, or start another one"
     )
 
 

@@ -23,6 +23,7 @@ from blockgz.store.local import LocalStore
 from index_format.errors import MASK
 from replayer.cli import main as replayer
 from replayer.replay.jobs.folder import JobFolder
+from replayer.restore.document import RestoreFolder, RestorePlan, RestoreRecord
 from tests.replayer.replay.jobs.test_log import request
 from tests.support.archives import ArchiveWriter, put_topic_config, records
 from tests.support.commands import commands
@@ -64,6 +65,7 @@ CALLS = {
     "replayer groups rollback": Call((*JOB, "--dry-run")),
     "replayer replay": Call(("orders", *ARCHIVE, "--to-topic", "copy", "--dry-run", "--json")),
     "replayer restore": Call((*ARCHIVE, "--at", "2026-01-01", "--dry-run", "--json")),
+    "replayer restore undo": Call(("night", "--jobs", "./jobs", "--dry-run", "--json")),
     # It serves until it is ended, and makes its clients when they are needed.
     "replayer serve": Call((*ARCHIVE, "--http", "127.0.0.1:0"), -1, asks_broker=False),
     "replayer topics apply": Call(("orders", *ARCHIVE, "--dry-run", "--json")),
@@ -92,6 +94,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive.partition("orders", 0).commit(records(range(10)))
     put_topic_config(archive, "orders", 1, {})
     JobFolder(LocalStore(path / "jobs"), "j").create(request(created=True, target_topic_id="id"))
+    night = RestoreRecord(name="night", cluster_id=None, host="h", begun_at=1, plan=RestorePlan(archive_id="", at=1))
+    RestoreFolder(LocalStore(path / "jobs"), "night").begin(night)
     (path / "password").write_text(SECRET + "\n")
     (path / "positions.csv").write_text("group,orders,0,3\n")
     return path

@@ -10,7 +10,7 @@ import termios
 import time
 from asyncio import CancelledError
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import click
@@ -25,9 +25,24 @@ from blockgz.store.local import LocalStore
 from index_format.records import Record
 from replayer.cli import COMMANDS, main
 from replayer.cli.report import naming_what_is_left
-from replayer.replay.jobs.control import held
-from replayer.replay.jobs.folder import JobFolder, JobUndone, open_jobs
-from replayer.restore.document import RestoreFolder, RestorePlan, RestoreRecord, TopicToRestore, WantedTopics, plan_text
+from replayer.replay.jobs.control import held, lock_folder
+from replayer.replay.jobs.folder import JobFolder, JobUndone, LaneEnd, Segment, open_jobs
+from replayer.restore.document import (
+    AclsDone,
+    GroupsDone,
+    RestoreFolder,
+    RestoreGroups,
+    RestorePlan,
+    RestoreRecord,
+    RestoreUndone,
+    SkippedOffsets,
+    SwitchOver,
+    TopicDone,
+    TopicToRestore,
+    WantedTopics,
+    plan_text,
+    topic_job,
+)
 from tests.replayer.replay.jobs.test_log import UNDONE, request
 from tests.support.archives import ArchiveWriter, put_topic_config, records
 from tests.support.commands import commands, exited, succeeded
@@ -448,6 +463,79 @@ def test_a_dry_run_exits_as_the_run_would(begun: RestorePlan, changes: dict[str,
     folder.begin(RestoreRecord(name="part", plan=plan, cluster_id=None, host="h", begun_at=1))
     done = restore("--resume", "--dry-run", "--name", "part")
     assert done.exit_code == code, done.output
+
+
+def existing(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["restore", *arguments], prog_name="replayer")
+
+
+def status(name: str, code: int = 3) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads(exited(existing("status", name, "--json"), code).stdout))
+
+
+def test_restores_are_listed_with_what_is_done_and_what_is_missing(tmp_path: Path) -> None:
+    assert json.loads(succeeded(existing("ls", "--json")).stdout) == {"restores": []}
+    exited(existing("status", "night"), 2)
+    store = open_jobs(None, ArchivePlace("./archive"))
+    bills = TopicToRestore(
+        source="bills~1", target="new.bills", partitions=1, numbers=(0,), settings={}, records=9, groups=("b", "a")
+    )
+    plan = replace(PLAN, topics=(TOPIC, bills), groups=RestoreGroups(rename=(("(.*)", r"new.\1"),)), create_acls=True)
+    folder = RestoreFolder(store, "night")
+    folder.begin(
+        RestoreRecord(name="night", plan=plan, cluster_id="c", host="h", begun_at=1, where="-a ./a -b x:1 --jobs j")
+    )
+    jobs = [topic_job("night", each.source) for each in plan.topics]
+    lost = SkippedOffsets(0, 3, 5, "0 [3..5): torn")
+    done = {"source": "orders~1", "target": "copy", "records": 3, "verdict": None, "at": 1}
+    folder.put(TopicDone(skipped=(lost,), **done), jobs[0])
+    found = status("night")
+    assert [(each["source"], each["state"], each["missing"]) for each in found["topics"]] == [
+        ("bills~1", "not begun", "9 records"),
+        ("orders~1", "restored", None),
+    ]
+    assert found["topics"][1]["skipped"] == ["0 [3..5): torn"]
+    assert found["missing"] == ["group new.a is not set", "group new.b is not set", "the ACLs are not created"]
+    assert found["continue"] == "replayer restore --resume --name night --yes -a ./a -b x:1 --jobs j"
+    shown = existing("status", "night")
+    assert "FAILURE orders~1: skipped 0 [3..5): torn" in shown.stderr
+    assert shown.stdout.splitlines()[-2:] == [
+        "restore night is incomplete: 1 of 2 topics, 0 groups",
+        f"to continue: {found['continue']}",
+    ]
+
+    of_job = JobFolder(store, jobs[1])
+    of_job.create(request(job=jobs[1]))
+    of_job.add_segment(1, 0, Segment(attempt="x", lanes={0: LaneEnd(0, 0)}))
+    of_job.add_segment(1, 1, Segment(attempt="x", runs=((0, 0, 4, 0, 0, 4),)))
+    (row,) = (each for each in status("night")["topics"] if each["source"] == "bills~1")
+    assert (row["state"], row["records"], row["missing"]) == ("begun", 4, "5 records")
+    with held(lock_folder(), "night"):
+        assert status("night", 0)["state"] == "running"
+    folder.put(TopicDone(**(done | {"source": "bills~1", "target": "new.bills"})), jobs[1])
+    folder.put(GroupsDone(groups={"new.a": 1, "new.b": 1}, at=1))
+    assert status("night")["missing"] == ["the ACLs are not created"]
+    folder.put(AclsDone(acls={}, at=1))
+    assert (status("night", 0)["state"], status("night", 0)["continue"]) == ("complete", None)
+    assert existing("ls").stdout.splitlines()[-1].split() == ["night", AT, "c", "2", "2", "2", "complete"]
+
+    of_job.put(JobUndone(target="new.bills", target_topic_id="t", records=4, host="h", undone_at=1))
+    folder.put(RestoreUndone(host="h", undone_at=1))
+    assert {each["state"] for each in status("night", 0)["topics"]} == {"restored", "undone"}
+    (told,) = json.loads(succeeded(existing("ls", "--json")).stdout)["restores"]
+    assert (told["state"], told["topics_done"], told["topics_of"], told["groups"]) == ("undone", 2, 2, 2)
+    Path(store.url.removeprefix("file://"), "night", "groups.json").write_text("{}")
+    assert "cannot be read" in exited(existing("ls"), 3).stderr
+
+
+@pytest.mark.usefixtures("begun")
+def test_a_restore_of_an_earlier_version_and_a_standby_name_the_command_that_continues_them() -> None:
+    assert status("night")["continue"] == "replayer restore --resume --name night --yes -b HOST:PORT -a ADDRESS"
+    found = status("standby")
+    assert (found["state"], found["at"]) == ("not running", None)
+    assert "restore --follow --resume --name standby " in found["continue"]
+    RestoreFolder(open_jobs(None, ArchivePlace("./archive")), "standby").put(SwitchOver(host="h", at=1))
+    assert "restore --switch-over --name standby " in status("standby")["continue"]
 
 
 def test_what_is_no_plan_or_was_not_begun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
