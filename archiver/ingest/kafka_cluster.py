@@ -196,7 +196,8 @@ def read_records(settings: Mapping[str, Any], partition: Partition, start: int, 
     consumer: Consumer = make_client(Consumer, dict(settings))
     with closing(consumer):
         consumer.assign([TopicPartition(*partition, start)])
-        while messages := consumer.consume(MESSAGES_AT_ONCE, BROKER_DEADLINE_SECONDS):
+        while messages := consumer.consume(1, BROKER_DEADLINE_SECONDS):
+            messages += consumer.consume(MESSAGES_AT_ONCE, 0)  # with a deadline, it would wait for all of them
             errors = [error for each in messages if (error := each.error()) is not None]
             records = [each for each in messages if each.error() is None]
             below = [each for each in records if (each.offset() or 0) < end]

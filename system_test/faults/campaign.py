@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from system_test.faults.archivers import REFUSED, Archiver, Fleet
-from system_test.faults.asked import Loss
 from system_test.faults.checker import ANSWERS, STORE_FAULTS
 from system_test.faults.cluster import COMPACTED, CREATED_AGAIN, PATTERN, PLAIN, TRUNCATED, Topics
 from system_test.faults.losses import Losses
@@ -107,8 +106,8 @@ class Round:
         self._changes = deque([0], maxlen=_FAULTS_AT_ONCE)
         """How often markers had changed at each of the last faults."""
         self._operations: list[Future[None]] = []
-        self._losing: tuple[Fault, Loss] | None = None
-        """The last loss, until it is repaired."""
+        self._to_lose: list[float] = []
+        """Dice of the losses that are due."""
         self._store_down: list[tuple[float, float]] = []
 
     def run(self) -> dict[str, Any]:
@@ -239,12 +238,7 @@ class Round:
         for archiver in self._fleet.look_after():
             self._ended(archiver)
         self._maintainers.look_after()
-        if self._losing is not None and self._losing[1].closed is not None:
-            fault, loss = self._losing
-            self._losing = None
-            self._note("repaired", keys=loss.keys, how=loss.how)
-            if not loss.how and not self._is_healed:
-                self._lose_objects(fault)
+        self._lose_objects()
         self._hurry(now)
         time.sleep(_STEP_SECONDS)
 
@@ -325,7 +319,7 @@ class Round:
             case FaultKind.COMPACT:
                 self._compact(fault)
             case FaultKind.LOSE:
-                self._lose_objects(fault)
+                self._to_lose.append(fault.dice)
             case _:
                 self._hit_one(fault)
 
@@ -395,14 +389,14 @@ class Round:
             guest.term()
             self._leaving.append((time.monotonic() + _TERM_SECONDS, guest, None, 0.0))
 
-    def _lose_objects(self, fault: Fault) -> None:
-        """A chunk's objects are damaged or deleted, until one of them is repaired and not only replaced by chance."""
-        loss = self._maintainers.losses.inflict(fault.dice)
-        if loss is None:
-            self._later(_BUSY_SECONDS, partial(self._lose_objects, fault))
-            return
-        self._note("lost", keys=loss.keys, kind=loss.kind)
-        self._losing = fault, loss
+    def _lose_objects(self) -> None:
+        """Have a chunk damaged or deleted if that is due; another one if the last was only replaced by chance."""
+        losses = self._maintainers.losses
+        repaired = sum(bool(each.how) for each in losses.all)
+        if repaired < len(self._to_lose) and not self._is_healed:
+            loss = losses.inflict(self._to_lose[repaired])
+            if loss is not None:
+                self._note("lost", keys=loss.keys, kind=loss.kind)
 
     def _lose_records(self, fault: Fault, lose: Callable[[str, float], None]) -> None:
         """Raise low watermarks; half the time nobody archives, so that records are lost before they are read."""

@@ -28,6 +28,7 @@ from archiver.ingest.kafka_cluster import (
     PartitionLog,
     RecordReader,
     WatermarkWatch,
+    read_records,
 )
 from archiver.ingest.kafka_source import QUEUED_RECORD_FOOTPRINT, Partition, consumer_settings, queue_settings
 from archiver.ingest.ownership import confirm_ids
@@ -249,6 +250,19 @@ def test_no_record_there(reader: RecordReader) -> None:
 def test_the_first_record_from_an_offset_on(cluster: MockCluster, reader: RecordReader) -> None:
     assert reader.first_record(("orders", 0), 7) == 7
     assert reader.first_record(("orders", 0), 20) is None, "the log's end"
+
+
+def test_records_near_the_end_of_a_log_are_not_waited_for(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_cluster, "BROKER_DEADLINE_SECONDS", 60.0)
+    config = RunConfig(archive="./unused", bootstrap_servers=cluster.bootstrap_servers, topics=("orders",))
+    settings = consumer_settings(config, queue_bytes=2**20) | {"enable.partition.eof": True}
+    begun = time.monotonic()
+    found = [
+        offset for batch in read_records(settings, ("orders", 0), 15, 20) for offset in batch["offset"].to_pylist()
+    ]
+    assert (found, time.monotonic() < begun + 30) == (list(range(15, 20)), True)
 
 
 def test_a_partition_without_a_leader_meets_its_own_deadline_and_holds_up_nobody(cluster: MockCluster) -> None:

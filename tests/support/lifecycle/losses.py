@@ -64,7 +64,7 @@ class Hidden:
     """Objects that the store does not find for a while, although it has them."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._kept = world, dict[str, Kept]()
+        self._world, self._kept, self._hidden = world, dict[str, Kept](), set[str]()
         self.compacted = set[int]()
         """Offsets of records that Kafka no longer has."""
         self.changed = set[int]()
@@ -73,7 +73,10 @@ class Hidden:
         """Indexes that are lost or damaged, as they were."""
 
     def hide(self, key: str) -> None:
-        self._kept[key] = self._world.store.objects.pop(key)
+        """Hide it, but once: what the store does not find twice, ten minutes apart, is lost."""
+        if key not in self._hidden:
+            self._hidden.add(key)
+            self._kept[key] = self._world.store.objects.pop(key)
 
     def show(self) -> None:
         """All of them are found again."""
