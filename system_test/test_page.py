@@ -1,7 +1,10 @@
 """The page in a real browser: looking at an archive."""
 
+import itertools
 import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -150,6 +153,33 @@ def test_a_search_says_what_it_reads_and_shows_what_it_finds(watched: Watched, s
     page.wait_for_url("**/topics/orders/2/42")
     page.goto(f"{served.url}/jobs")
     expect(page.locator("tbody tr").first).to_contain_text("customer-42 in orders:2")
+
+
+def test_a_page_that_refreshes_stays_where_it_was_scrolled_to(watched: Watched, tmp_path: Path) -> None:
+    ArchiveWriter(tmp_path).partition("orders", 0).commit(records(range(3)))
+    partitions = [{"topic": "orders", "partition": number, "state": "archiving"} for number in range(300)]
+    versions = map(str, itertools.count())
+
+    class Archiver(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = {"version": next(versions), "archive": "a", "paused": False, "partitions": partitions}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(status).encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Archiver) as archiver:
+        threading.Thread(target=archiver.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{archiver.server_address[1]}"
+        with serving(tmp_path, "--archiver", url, env={"XDG_STATE_HOME": str(tmp_path / "state")}) as server:
+            page = watched.open(f"{server.url}/archivers")
+            before = page.locator("h2").inner_text()
+            page.evaluate("scrollTo(0, 2000)")
+            assert page.evaluate("scrollY") == 2000
+            expect(page.locator("h2")).not_to_have_text(before)
+            assert page.evaluate("scrollY") == 2000
+            page.goto("about:blank")
+        archiver.shutdown()
+    assert watched.errors == []
 
 
 def test_hostile_records_do_nothing(watched: Watched, served: Served) -> None:

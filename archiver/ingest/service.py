@@ -58,7 +58,7 @@ from archiver.ingest.topics import (
     no_such_topic,
     selected_topics,
 )
-from archiver.logs import LogEvent, SeenLines, log, progress_log
+from archiver.logs import LogEvent, log, progress_log
 from archiver.monitor.snapshot import ServiceSnapshot, partition_snapshots, progress_seconds
 from blockgz.config.model import RunConfig
 from blockgz.elastic_pool import ElasticPool
@@ -305,7 +305,7 @@ class ArchiverService:
 
     def _reach(self) -> dict[str, int] | None:
         """Return the topics to archive; a service waits until a broker answers, and returns None if it is to end."""
-        seen, attempt = SeenLines(self._clock), 0
+        attempt = 0
         while True:
             self._stepped_at = self._clock()
             try:
@@ -314,15 +314,8 @@ class ArchiverService:
                 if self._config.once:
                     raise
                 attempt, self._trouble = attempt + 1, f"{error.what}: {error.why}"
-                if (n := seen.again(error.what)) is not None:
-                    log.warning(
-                        LogEvent.WAITING,
-                        attempt=attempt,
-                        cause=error.what,
-                        why=error.why,
-                        remedy=error.remedy,
-                        repeated=n,
-                    )
+                if attempt == 1:
+                    log.warning(LogEvent.WAITING, cause=error.what, why=error.why, remedy=error.remedy)
                 if self._stopping.wait(random.uniform(0, backoff_seconds(attempt, error))):
                     return None
             else:

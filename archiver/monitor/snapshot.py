@@ -79,6 +79,8 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Why it stopped."""
     trouble: str | None = None
     """The last failure, while it is tried again."""
+    remedy: str | None = None
+    """How to fix the failure or the trouble."""
     epoch: Annotated[int | None, gauge("epoch", "Number of claims of the partition so far")] = None
     durable_offset: Annotated[int | None, gauge("durable_offset", "Offset up to which the partition is archived")] = (
         None
@@ -325,6 +327,7 @@ def _partition(
         state=state,
         failure=report.failure.what if report.failure is not None else None,
         trouble=report.trouble.reason if report.trouble is not None else None,
+        remedy=getattr(report.failure or report.trouble, "remedy", None),
         retries=report.retries,
         restarts=report.restarts,
         fenced=report.fenced,

@@ -1,7 +1,6 @@
 """The API and the pages of what is archived: topics, partitions, coverage, records."""
 
 import asyncio
-import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -28,6 +27,8 @@ from index_format.objects import Gap
 from index_format.record_formats import json_object
 from index_format.records import TIMESTAMP_TYPES, Record
 from replayer.coverage import Axis, PartitionCoverage, Scale, axis_of, coverage_document, svg, timed_gaps
+from replayer.serve.archive_view import ArchiveSurvey
+from replayer.serve.archivers import Archiver
 from replayer.serve.content import shown
 from replayer.serve.errors import failure_of, told, trouble_of
 from replayer.serve.pages import PAGE_SECONDS, error_page, page, progress_page
@@ -312,12 +313,22 @@ async def overview(
         taken_at=int(survey.taken_at * 1000),
         trouble=trouble_of(service.view.look.error),
         lags=await service.archivers.of_topics(PAGE_SECONDS),
+        still=_standing_still(survey, await service.archivers.all(0.0)),
+        needed=service.settings.command(),
         silent=[each.url for each in await service.archivers.all(0.0) if each.error],
         report=next(iter(reports), None),
         q=q,
         number=number,
         pages=max(1, -(-len(named) // TOPICS_ON_A_PAGE)),
     )
+
+
+def _standing_still(survey: ArchiveSurvey, archivers: Sequence[Archiver]) -> list[tuple[str, str, str | None]]:
+    """Return the partitions that cannot be read or are not archived: name, reason, and what gets each going."""
+    damaged = ((name, each) for name, topic in survey.topics.items() for each in topic.damaged.items())
+    found = [(f"{name}:{number}", error.reason, error.remedy) for name, (number, error) in damaged]
+    stopped = (each for archiver in archivers for each in archiver.partitions if each.objection)
+    return found + [(f"{each.topic}:{each.partition}", each.objection or "", each.remedy) for each in stopped]
 
 
 @pages.get("/topics/{topic}")
@@ -362,7 +373,7 @@ async def topic_page(
         records=sum(each.records for each in coverages),
         number=number,
         pages=max(1, -(-len(coverages) // PARTITIONS_ON_A_PAGE)),
-        command=shlex.join(["replayer", "coverage", topic, "-a", service.view.archive.reader.address]),
+        command=service.settings.command("replayer", "coverage", topic),
     )
 
 
@@ -397,9 +408,7 @@ async def records_page(
         opened = partial(open_page, service, topic, partition, at, before, RECORDS_ON_A_PAGE)
         found = await service.reading(request, opened)
     cost = costs.text(found.opened_bytes)
-    address = service.view.archive.reader.address
-    where = f"{topic}:{partition}"
-    command = ["replayer", "cat", where, "--from", str(found.start), "--to", str(found.end), "-a", address]
+    command = ["replayer", "cat", f"{topic}:{partition}", "--from", str(found.start), "--to", str(found.end)]
     return page(
         request,
         "records.html",
@@ -409,7 +418,7 @@ async def records_page(
         items=[(isinstance(item, Missing), item) for item in found.items],
         at=at if before is None else "",
         cost=cost,
-        command=shlex.join(command),
+        command=service.settings.command(*command),
     )
 
 
@@ -426,7 +435,6 @@ async def record_page(topic: str, partition: int, position: str, request: Reques
     record: Record = found.record
     if position != str(record.offset):
         return RedirectResponse(f"/topics/{topic}/{partition}/{record.offset}", status_code=303)
-    address = service.view.archive.reader.address
     return page(
         request,
         "record.html",
@@ -439,7 +447,7 @@ async def record_page(topic: str, partition: int, position: str, request: Reques
         headers=[(name, shown(value)) for name, value in record.headers[:MOST_HEADERS]],
         more_headers=max(0, len(record.headers) - MOST_HEADERS),
         cost=costs.text(found.chunk_bytes),
-        command=shlex.join(["replayer", "get", f"{topic}:{partition}:{record.offset}", "-a", address]),
+        command=service.settings.command("replayer", "get", f"{topic}:{partition}:{record.offset}"),
     )
 
 

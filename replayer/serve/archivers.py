@@ -22,6 +22,7 @@ class ArchivedNow(msgspec.Struct, frozen=True):
     state: str
     failure: str | None = None
     trouble: str | None = None
+    remedy: str | None = None
     stuck: str | None = None
     durable_offset: int | None = None
     lag_records: int | None = None
@@ -59,6 +60,8 @@ class Archiver(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     archive: str
     paused: bool
+    trouble: str | None = None
+    """Why it has not begun yet."""
     partitions: tuple[ArchivedNow, ...]
     maintenance: ArchiverMaintenance | None = None
 

@@ -1,7 +1,6 @@
 """The API and the pages of jobs (replays, proofs, verifications, searches), reports and archivers."""
 
 import asyncio
-import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -278,15 +277,17 @@ async def search_page(
 ) -> Response:
     """Show the form, and what the search would read once the form is filled in."""
     given = {"topic": topic, "from": start, "to": to, "key": key, "header": header, "grep": grep}
+    request.state.form = "search.html", {"given": given, "plan": None}
     is_filled = topic and (key or header or grep)
     plan = await plan_search(_search_form(given), service, request) if is_filled else None
     return page(request, "search.html", given=given, plan=plan)
 
 
 @pages.post("/search")
-async def begin_search_page(service: Serving, user: User, form: SentForm) -> Response:
+async def begin_search_page(request: Request, service: Serving, user: User, form: SentForm) -> Response:
     """Begin the search."""
     given = {name: first(form, name) for name in ("topic", "from", "to", "key", "header", "grep")}
+    request.state.form = "search.html", {"given": given, "plan": None}
     return await _begun(SearchJob(kind="search", search=_search_form(given)), service, user)
 
 
@@ -299,13 +300,14 @@ def _search_form(given: dict[str, str]) -> SearchForm:
 @pages.get("/replay")
 async def replay_page(request: Request, topic: Short = "", start: Annotated[str, Query(alias="from")] = "") -> Response:
     """Show the form of a replay."""
-    return page(request, "replay.html", given={"topic": topic, "from": start}, failure=None)
+    return page(request, "replay.html", given={"topic": topic, "from": start})
 
 
 @pages.post("/replay/plan")
 async def plan_page(request: Request, service: Serving, form: SentForm) -> Response:
     """Show the plan of a replay, or the form again with why it is refused."""
     given: dict[str, Any] = {}
+    request.state.form = "replay.html", {"given": given}
     for field_name, field in ReplayForm.model_fields.items():
         name = field.alias or field_name
         if isinstance(field.default, bool):
@@ -316,10 +318,7 @@ async def plan_page(request: Request, service: Serving, form: SentForm) -> Respo
     plan = await plan_replay(asked, service, request)
     # The name is given here, so that a form that is sent twice begins one job.
     named = asked.model_copy(update={"job": asked.job or new_name(asked)})
-    address = service.view.archive.reader.address
-    brokers = service.settings.kafka["bootstrap.servers"]
-    words = ["replayer", "replay", asked.topic, *asked.arguments, "-a", address, "-b", brokers]
-    words += [] if service.settings.zone is None else ["--timezone", str(service.settings.zone)]
+    words = ["replayer", "replay", asked.topic, *asked.arguments, *([f"--job={asked.job}"] if asked.job else [])]
     return page(
         request,
         "plan.html",
@@ -327,16 +326,17 @@ async def plan_page(request: Request, service: Serving, form: SentForm) -> Respo
         doubtful=doubtful(plan),
         asked=named.model_dump_json(by_alias=True),
         target=asked.named_target,
-        command=shlex.join(words),
+        command=service.settings.command(*words, of_cluster=True),
     )
 
 
 @pages.post("/replay/begin")
-async def begin_replay_page(service: Serving, user: User, form: SentForm) -> Response:
+async def begin_replay_page(request: Request, service: Serving, user: User, form: SentForm) -> Response:
     """Begin the replay whose plan was shown."""
     asked = form_of(first(form, "asked"))
     if rule := first(form, "at_rule"):
         asked = form_of({**asked.model_dump(by_alias=True), "at_rule": rule})
+    request.state.form = "replay.html", {"given": asked.model_dump(by_alias=True)}
     return await _begun(ReplayJob(kind="replay", replay=asked, confirm=first(form, "confirm")), service, user)
 
 
@@ -377,16 +377,20 @@ async def steer_page(name: str, action: str, service: Serving, form: SentForm) -
 @pages.get("/verify")
 async def verify_page(request: Request, service: Serving) -> Response:
     """Show the history of reports, and the form of a verification."""
-    return page(request, "verify.html", reports=await service.in_thread(service.reports.all))
+    given = {"topics": "", "depth": "blocks", "sample": "5"}
+    return page(request, "verify.html", reports=await service.in_thread(service.reports.all), given=given)
 
 
 @pages.post("/verify")
-async def begin_verify_page(service: Serving, user: User, form: SentForm) -> Response:
+async def begin_verify_page(request: Request, service: Serving, user: User, form: SentForm) -> Response:
     """Begin a verification."""
-    topics, depth = first(form, "topics").split(), first(form, "depth", "blocks")
+    given = {"topics": first(form, "topics"), "depth": first(form, "depth", "blocks"), "sample": first(form, "sample")}
+    reports = await service.in_thread(service.reports.all)
+    request.state.form = "verify.html", {"given": given, "reports": reports}
     try:
-        share = float(first(form, "sample", "100").rstrip("%")) / 100
-        job = VerifyJob.model_validate({"kind": "verify", "topics": topics, "depth": depth, "sample": share})
+        share = float((given["sample"] or "100").rstrip("%")) / 100
+        sent = {"kind": "verify", "topics": given["topics"].split(), "depth": given["depth"], "sample": share}
+        job = VerifyJob.model_validate(sent)
     except ValueError as error:
         raise UsageError("the form is not valid", why="depth or share is not one", remedy="write 5 for 5%") from error
     return await _begun(job, service, user)

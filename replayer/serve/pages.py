@@ -64,13 +64,18 @@ def page(request: Request, template: str, status_code: int = 200, **facts: Any) 
         "path": request.url.path,
         "csrf": form_token(request),
         "user": request.scope.get("user_name"),
+        "failure": None,
     }
     return HTMLResponse(_templates.get_template(template).render(shared | facts), status_code=status_code)
 
 
 def error_page(request: Request, status: int, failure: Failure, around: str | None = None) -> Response:
-    """Show what happened, why, and what to do; `around` is a page that shows more."""
-    return page(request, "error.html", status, failure=failure, status=status, around=around)
+    """Show what happened, why, and what to do; `around` is a page that shows more.
+
+    A form that was sent is shown again with it: a route notes its template and what that shows in `state.form`.
+    """
+    template, facts = getattr(request.state, "form", ("error.html", {"around": around}))
+    return page(request, template, status, **facts, failure=failure, status=status)
 
 
 def progress_page(request: Request, title: str, look: Look) -> Response:

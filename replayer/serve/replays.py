@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -532,23 +531,10 @@ def new_name(form: ReplayForm) -> str:
 
 def environment_of(settings: ServeSettings) -> dict[str, str]:
     """Return the variables by which a command gets the archive, the jobs and the cluster of a page."""
-    place = settings.place
-    given: dict[str, Any] = {
-        "archive": place.address,
-        "max_block_bytes": place.max_block_bytes,
-        "keys": place.keys,
-        "jobs": settings.jobs,
-        "timezone": settings.zone,
-        "bootstrap_server": settings.kafka.get("bootstrap.servers"),
-        **asdict(place.s3),
-    }
-    if place.old_format is not None:
-        delimiter = "".join(f"\\x{byte:02x}" for byte in place.old_format.delimiter)
-        given |= {"old_format": place.old_format.name, "key_delimiter": delimiter}
     harmless = {
         name: value for name, value in settings.kafka.items() if name not in LOADS_CODE and name != "bootstrap.servers"
     }
-    variables = {f"BLOCKGZ_{name.upper()}": str(value) for name, value in given.items() if value is not None}
+    variables = {f"BLOCKGZ_{name.upper()}": str(value) for name, value in settings.options.items() if value is not None}
     return variables | {"BLOCKGZ_KAFKA_PROPERTIES": shlex.join(f"{name}={value}" for name, value in harmless.items())}
 
 

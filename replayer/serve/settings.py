@@ -1,15 +1,19 @@
 """The settings of the page."""
 
 import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import tzinfo
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
+from typing import Any
 
 from blockgz.archive.archive import ArchivePlace
-from blockgz.errors import UsageError
+from blockgz.errors import MASK, UsageError, masked_urls
 from blockgz.hosts import is_loopback
+from blockgz.kafka.secrets import is_secret
+from index_format.objects import DEFAULT_MAX_BLOCK_BYTES
 
 Network = IPv4Network | IPv6Network
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -98,6 +102,34 @@ class ServeSettings:
     def has_brokers(self) -> bool:
         """True if a cluster is known."""
         return bool(self.kafka.get("bootstrap.servers"))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options by which a command gets the archive, then the jobs and the cluster; None or as by default too."""
+        place, old = self.place, self.place.old_format
+        return {
+            "archive": place.address,
+            **asdict(place.s3),
+            "keys": place.keys,
+            "max_block_bytes": place.max_block_bytes,
+            "old_format": old and old.name,
+            "key_delimiter": old and "".join(f"\\x{byte:02x}" for byte in old.delimiter),
+            "bootstrap_server": self.kafka.get("bootstrap.servers"),
+            "jobs": self.jobs,
+            "timezone": self.zone,
+        }
+
+    def command(self, *words: str, of_cluster: bool = False) -> str:
+        """Return a command for a shell, with all that the page was started with; secrets of Kafka are masked."""
+        given = self.options | ({} if of_cluster else {"jobs": None, "timezone": None, "bootstrap_server": None})
+        if given["max_block_bytes"] == DEFAULT_MAX_BLOCK_BYTES:
+            del given["max_block_bytes"]
+        short = {"archive": "-a", "bootstrap_server": "-b"}
+        pairs = [(short.get(name, f"--{name.replace('_', '-')}"), value) for name, value in given.items() if value]
+        if of_cluster:
+            kafka = {name: MASK if is_secret(name, value) else value for name, value in self.kafka.items()}
+            pairs += [("-X", f"{name}={value}") for name, value in kafka.items() if name != "bootstrap.servers"]
+        return shlex.join([*words, *(masked_urls(str(word)) for pair in pairs for word in pair)])
 
 
 def parse_network(text: str) -> Network:

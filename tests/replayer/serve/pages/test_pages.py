@@ -3,17 +3,24 @@
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import pytest
 from starlette.testclient import TestClient
 
+from blockgz.errors import MASK
+from blockgz.store.address import S3Settings
 from index_format.objects import Gap
 from index_format.records import Record
 from replayer.serve import archive_view
+from replayer.serve.archivers import ArchivedNow, Archiver, Archivers
 from tests.support.archives import ArchiveWriter, records
+from tests.support.encryption import key_line
 from tests.support.maintained import Maintainer
 from tests.support.page_client import BROWSER, URL, form_token, get_page, page_client, send_form, settings_of
 from tests.support.sampling import seeded_random
@@ -197,7 +204,7 @@ def test_an_archive_that_went_away_is_told(
     monkeypatch.setattr(archive_view, "SHARE_OF_TIME", 1e9)
     for path in tmp_path.iterdir():
         path.rename(tmp_path.parent / f"gone-{tmp_path.name}-{path.name}")
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + 30  # the view is fresh for 10 s
     for path in ("/", "/topics/orders"):
         while "cannot be read now" not in (text := get_page(asking, path)):
             assert time.monotonic() < give_up
@@ -232,6 +239,109 @@ def test_every_page_opens_and_refuses_what_it_must(asking: TestClient, writer: A
     assert send_form(asking, "/jobs/none/cancel").status_code == 404
     assert send_form(asking, "/jobs/none/explode").status_code == 404
     assert send_form(asking, "/verify", sample="none").status_code == 400
+
+
+FILLED = {
+    **{"topic": "orders:0", "to_topic": 'copy-"2', "from": "5", "to": "@9", "at_rule": "first", "rate": "10/s"},
+    **{"job": "mine", "transactional": "on", "append": "on", "key": "one\ntwo", "grep": "<b>", "on_damage": "skip"},
+    **{"add_header": "a=1\nb=2", "tombstones": "drop", "retention": "hold", "speed": "2x"},
+}
+
+
+class Typed(HTMLParser):
+    """What the forms of a page hold, by the fields' names."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fields: dict[str, str] = {}
+        self._inside, self._is_text = "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        name = given.get("name") or ""
+        if tag == "input" and (given.get("type") != "checkbox" or "checked" in given):
+            self.fields[name] = "on" if given.get("type") == "checkbox" else given.get("value") or ""
+        if tag in ("select", "textarea"):
+            self._inside, self.fields[name] = name, ""
+        self._is_text = tag == "textarea"
+        if tag == "option" and "selected" in given:
+            self.fields[self._inside] = given["value"] or ""
+
+    def handle_data(self, data: str) -> None:
+        if self._is_text:
+            self.fields[self._inside] = (self.fields[self._inside] + data).removeprefix("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_text = self._is_text and tag != "textarea"
+
+
+def test_a_refused_form_keeps_what_was_typed(asking: TestClient, writer: ArchiveWriter) -> None:
+    writer.partition("orders", 0).commit(records(range(3)))
+    refused = send_form(asking, "/replay/plan", **FILLED)
+    check(refused.text)
+    assert refused.status_code == 400 and "invalid replay request" in refused.text
+    assert FILLED.items() <= Typed(refused.text).fields.items()
+    asked = '{"topic":"orders","to_topic":"copy","key":["a","b"],"rate":"5/s"}'
+    unconfirmed = send_form(asking, "/replay/begin", asked=asked, confirm="other")
+    assert unconfirmed.status_code == 400
+    kept = {"topic": "orders", "to_topic": "copy", "key": "a\nb", "rate": "5/s"}
+    assert kept.items() <= Typed(unconfirmed.text).fields.items()
+    sent = {"topics": "orders nothing", "depth": "records", "sample": "a lot"}
+    assert sent.items() <= Typed(send_form(asking, "/verify", **sent).text).fields.items()
+    sought = {"topic": "orders", "from": "the day before", "to": "", "key": "7", "header": "", "grep": ""}
+    for answer in (asking.get("/search", params=sought, headers=BROWSER), send_form(asking, "/search", **sought)):
+        assert answer.status_code == 400 and "is not a position" in answer.text
+        assert sought.items() <= Typed(answer.text).fields.items()
+
+
+def test_commands_carry_what_the_page_was_started_with(tmp_path: Path, writer: ArchiveWriter) -> None:
+    writer.partition("orders", 0).commit(records(range(3)))
+    keys = tmp_path.parent / f"{tmp_path.name}.keys"
+    keys.write_text(key_line(1))
+    settings = settings_of(tmp_path, jobs="s3://b/jobs", kafka=KAFKA, zone=ZoneInfo("Europe/Berlin"))
+    s3 = S3Settings("http://127.0.0.1:9", "eu-west-1", proxy_url="http://me:secret@proxy:1")
+    settings = replace(settings, place=replace(settings.place, s3=s3, keys=f"file:{keys}", max_block_bytes=10**6))
+    common = (
+        f"-a file://{tmp_path} --endpoint-url http://127.0.0.1:9 --region eu-west-1 --proxy-url 'http://***@proxy:1'"
+    )
+    common = f"{common} --keys file:{keys} --max-block-bytes 1000000"
+    with page_client(settings) as asking:
+        for path, words in (
+            ("/topics/orders", "replayer coverage orders"),
+            ("/topics/orders/0?at=1", "replayer cat orders:0 --from 1 --to 3"),
+            ("/topics/orders/0/1", "replayer get orders:0:1"),
+        ):
+            assert f"<code>{words} {common}</code>" in unescape(get_page(asking, path)).replace(MASK, "***"), path
+    of_cluster = settings.command("replayer", "replay", "orders", of_cluster=True)
+    assert "-b b:1 --jobs s3://b/jobs --timezone Europe/Berlin -X client.id=x -X 'sasl.password=" in of_cluster
+    assert "secret" not in of_cluster
+
+
+KAFKA = {"bootstrap.servers": "b:1", "client.id": "x", "sasl.password": "secret"}
+
+
+def test_partitions_that_stand_still_are_on_the_first_page(
+    tmp_path: Path, writer: ArchiveWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        writer.partition("orders", number).commit(records(range(2)))
+    writer.remove(writer.partition("orders", 1).keys.marker)
+    fields = {"remedy": "rebuild it: `archiver repair index orders:7`", "failure": "an index is missing"}
+    stopped = ArchivedNow("orders", 7, "stopped", **fields)
+    waiting = ArchivedNow("orders", 8, "archiving")
+    archiver = Archiver(url="u", version="1", archive="a", paused=False, partitions=(stopped, waiting))
+
+    async def every(*_: object) -> tuple[Archiver, ...]:
+        return (archiver,)
+
+    monkeypatch.setattr(Archivers, "all", every)
+    with page_client(settings_of(tmp_path)) as asking:
+        text = get_page(asking, "/")
+    check(text)
+    assert "2 partitions stand still" in text and "an index is missing" in text
+    assert "<code>archiver repair index orders:7</code>" in text
+    assert re.search(r"orders:1</a>: .*To get it going: .*archiver repair", text) and "orders:8" not in text
 
 
 def test_a_search_is_planned_then_begun(asking: TestClient, writer: ArchiveWriter) -> None:
