@@ -108,7 +108,7 @@ def _lower_catalogs(target: RepairTarget, inside: range, level: int) -> Iterator
 def _lists(
     spans: Sequence[Span], start: int, left: tuple[int, int, int], tries: Iterator[int]
 ) -> Iterator[tuple[Span, ...]]:
-    """Yield the lists of spans apart, from offset `start` on, that hold so many chunks, records and bytes."""
+    """Yield the lists of spans apart, from offset `start` on, with these sums of chunks, records and bytes."""
     if left == (0, 0, 0):
         yield ()
         return

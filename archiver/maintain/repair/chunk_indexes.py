@@ -235,7 +235,7 @@ def _committed(
         failure = MalformedObject(
             f"the index of {key.key} cannot be rebuilt byte for byte",
             why="the data is complete, but the committed index held something that cannot be derived from it",
-            remedy="restore the index from a copy; until then, read the records from the data object with zcat",
+            remedy=f"restore the index from a copy; without one: archiver repair accept-loss {keys} keeps the records",
         )
     raise failure
 
@@ -323,7 +323,8 @@ def _blocks(
         raise KeyMissing(
             f"{key.key} cannot be indexed again",
             why="it is encrypted, and only its index had its key",
-            remedy="restore the index from a copy: nothing else opens the chunk",
+            remedy="restore the index from a copy: nothing else opens the chunk. If there is none: archiver repair "
+            f"refetch {place.target.keys} -b HOST:PORT, or accept-loss",
         )
     others = sorted(formats - {"arrow"})
     usual = others[0] if others else "text" if place.target.keys.layout == "seed" else "json"

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -65,17 +65,22 @@ from index_format.keys import (
     parse_topic_folder,
 )
 from index_format.marker import ChunkEntry, Marker
-from index_format.objects import LOST, BlockEntry, ChunkIndex, DataObject, Gap, fields_of_blocks
-from index_format.old_members import Member
-from index_format.rebuild import FROM_DATA_ALONE
+from index_format.objects import LOST, VERSION, BlockEntry, ChunkIndex, DataObject, Gap, fields_of_blocks
+from index_format.rebuild import FROM_DATA_ALONE, blocks_of
 from index_format.records import TIMESTAMP_TYPES
 
 # Seconds between the two times that the store has to say that an object is missing.
 SECOND_LOOK_SECONDS = 600.0
 
 
+@dataclass(frozen=True)
 class UnindexedChunk(OldChunk):
-    """A chunk whose index cannot be read; a stand-in for it has one block with what the entry says."""
+    """A chunk whose index cannot be read; a stand-in lists the blocks in its data, and the runs of lost bytes."""
+
+    whole: ChunkIndex
+    """The stand-in with the one block that the entry describes."""
+    lost: frozenset[int] = frozenset([0])
+    """Numbers of the blocks that no data holds."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,9 @@ class Loss:
 class LossSearch:
     """A look at the objects of a partition's chunks, as they are now."""
 
-    def __init__(self, target: RepairTarget, chain: StoredChain, keys: RewriteKeys) -> None:
-        self._store, self._keys, self._chain = target.store, target.keys, chain
+    def __init__(self, target: RepairTarget, chain: StoredChain, keys: RewriteKeys, *, keeps: bool = False) -> None:
+        """`keeps`: find the blocks of chunks without an index in their data. Without it, Kafka has to have them all."""
+        self._store, self._keys, self._chain, self._keeps = target.store, target.keys, chain, keeps
         self._data_of, self._limit = data_in(target.store, target.keys, keys.keyring), target.max_block_bytes
 
     def read(self, keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[list[OldChunk]]:
@@ -138,10 +144,12 @@ class LossSearch:
             "erased": msgspec.UNSET,
             **fields_of_blocks([whole]),
         }
-        return UnindexedChunk(entry, replace(like or _index_like(self._chain.marker, own), **own))
+        index = replace(like or _index_like(self._chain.marker, own), **own)
+        found = self._found_in_data(entry, index) if self._keeps and index.record_format != TEXT else None
+        return found or UnindexedChunk(entry, index, index)
 
-    def has_readable_data(self, entry: ChunkEntry) -> bool:
-        """Return whether a data object that may be the chunk's holds something that its lost index would open."""
+    def _found_in_data(self, entry: ChunkEntry, whole: ChunkIndex) -> UnindexedChunk | None:
+        """Return the chunk with the blocks of a data object that may be its own, if one has any that can be read."""
         index = parse_key(self._keys.layout, self._keys.index_key(entry))
         assert index is not None
         prefix = self._keys.chunks + f"{entry.start_offset:020d}"
@@ -155,9 +163,20 @@ class LossSearch:
             # A rewrite's index and data have its token in their names; what it replaced may be there still.
             if key.kind is ObjectKind.DATA and key.token == index.token and size == entry.bytes
         ]
-        readable = [key for key in data if not key.key.endswith(ENCRYPTED_SUFFIX) and key.key not in of_others]
-        scanned = (each for key in readable for each in scan(self._store, key, entry.bytes, self._limit))
-        return any(isinstance(each, Member) for each in scanned)
+        for key in data:
+            if key.key.endswith(ENCRYPTED_SUFFIX) or key.key in of_others:
+                continue
+            form, codec = "arrow" if ".arrows." in key.key else "json", "zstd" if key.key.endswith(".zst") else "gzip"
+            blocks = list[BlockEntry]()
+            for member in scan(self._store, key, entry.bytes, self._limit):
+                with suppress(FormatError):
+                    blocks += blocks_of([member], form)
+            with suppress(ValueError):
+                listed_blocks, lost = _with_lost_blocks(entry, blocks)
+                about = {"record_format": form, "codec": codec, "version": VERSION, "encryption": msgspec.UNSET}
+                about["data"] = DataObject(key.key.removeprefix(self._keys.chunks), entry.bytes, "0" * 64)
+                return UnindexedChunk(entry, replace(whole, **about, **fields_of_blocks(listed_blocks)), whole, lost)
+        return None
 
     def _data_of_index(self, key: str) -> str | None:
         """Return the key of the data that an index names; None for an index that cannot be read."""
@@ -175,7 +194,7 @@ class LossSearch:
         """
         if isinstance(chunk, UnindexedChunk):
             key = self._keys.index_key(chunk.entry)
-            return Loss(chunk, key, is_missing=self._store.head(key) is None, blocks=frozenset([0]))
+            return Loss(chunk, key, is_missing=self._store.head(key) is None, blocks=chunk.lost)
         index, key = chunk.index, self._keys.data_key(chunk.index)
         head = self._store.head(key)
         if head is None:
@@ -197,6 +216,32 @@ class LossSearch:
         except FormatError:
             return False
         return True
+
+
+def _with_lost_blocks(entry: ChunkEntry, found: Sequence[BlockEntry]) -> tuple[list[BlockEntry], frozenset[int]]:
+    """Return the blocks of a chunk's data, with one for each run of bytes that is in none, and the numbers of these.
+
+    Raises ValueError if the data is not that of the entry, or if nothing was found.
+    """
+    starts = [(0, entry.first_offset)] + [(block.byte_end, block.last_record_offset + 1) for block in found]
+    ends = [(block.byte_offset, block.first_record_offset) for block in found] + [(entry.bytes, entry.last_offset + 1)]
+    runs = sum(start[0] < end[0] for start, end in zip(starts, ends, strict=True))
+    left = entry.num_records - sum(block.num_records for block in found)
+    blocks, lost = list[BlockEntry](), set[int]()
+    for (start, first), (end, behind), block in zip(starts, ends, [*found, None], strict=True):
+        if start < end:
+            runs -= 1
+            records = min(behind - first, left - runs)
+            left -= records
+            lost.add(len(blocks))
+            times = (entry.min_timestamp, entry.max_timestamp)
+            # Raises ValueError for fewer than one record, or more than there are offsets.
+            blocks.append(BlockEntry(1, records, end - start, start, first, behind - 1, *times, 0))
+        blocks += [block] if block else []
+    bounds = (blocks[0].first_record_offset, blocks[-1].last_record_offset)
+    if not found or left or bounds != (entry.first_offset, entry.last_offset):
+        raise ValueError(f"the data is not that of {entry.name}")
+    return blocks, frozenset(lost)
 
 
 def _index_like(marker: Marker, own: Mapping[str, Any]) -> ChunkIndex:
@@ -296,8 +341,8 @@ class LossRewrite(OffsetsRewrite):
         loss = self._search.look_at(chunk) if planned else None
         if planned is None or loss is None:
             return chunk
-        is_more = not loss.has_index and self._search.has_readable_data(chunk.entry)
-        if is_more or not loss.blocks <= planned.loss.blocks:
+        is_same = loss.has_index or chunk.index.blocks == planned.loss.chunk.index.blocks
+        if not is_same or loss.has_index != planned.loss.has_index or not loss.blocks <= planned.loss.blocks:
             raise RewriteRefused(
                 f"{loss.key} is not what it was when the plan was made",
                 why="other parts of the chunk can be read by now, or fewer",
@@ -393,7 +438,7 @@ class PlannedLossRepair(PlannedCommand):
         self._is_done = False
         chain = chain_of(target)
         self._records = RefetchLog(target.store, target.keys, chain.marker, source) if source else None
-        self._search = LossSearch(target, chain, rewrite_keys)
+        self._search = LossSearch(target, chain, rewrite_keys, keeps=kind == "accept-loss")
         self._looked_at = clock()
         found = [self._compared(loss) for loss in self._search_all(chain, within)]
         self.planned, self.others = list[PlannedLoss](), list[PlannedLoss]()
@@ -404,6 +449,10 @@ class PlannedLossRepair(PlannedCommand):
                 f"before anything is stored, the store is queried for missing objects a second time, "
                 f"{SECOND_LOOK_SECONDS / 60:.0f} minutes after the first"
             )
+        for loss in (each.loss for each in self.planned if not each.loss.has_index):
+            kept = sum(block.num_records for n, block in enumerate(loss.chunk.index.blocks) if n not in loss.blocks)
+            what = f"{kept:,} records that its data holds are kept" if kept else "the whole chunk counts as lost"
+            self.notes.append(f"{loss.key} is lost and cannot be rebuilt: {what}")
         if kind == "accept-loss" and source is None and self.planned:
             self.notes.append("Kafka was not queried: with -b, nothing is accepted as lost that it still has")
 
@@ -432,8 +481,6 @@ class PlannedLossRepair(PlannedCommand):
         """Return whether a command brings an object back without Kafka, which becomes a problem."""
         sha256 = loss.chunk.index.data.sha256 if loss.has_index else loss.chunk.entry.sha256
         remedy: str | None = f"archiver repair index {self._target.keys}" if loss.key in rebuilt else None
-        if not remedy and not loss.has_index and self._search.has_readable_data(loss.chunk.entry):
-            remedy = "restore the index from a copy: its data can be read, in whole or in part"
         try:
             remedy = remedy or self._target.store.restoring(loss.key, sha256)
         except BlockgzError as error:
@@ -445,10 +492,12 @@ class PlannedLossRepair(PlannedCommand):
 
     def _compared(self, loss: Loss) -> PlannedLoss:
         back, why = set[int](), dict[int, str]()
+        chunk = loss.chunk
+        whole = OldChunk(chunk.entry, chunk.whole) if isinstance(chunk, UnindexedChunk) else None
         for number in loss.blocks if self._records else ():
             assert self._records is not None
             try:
-                for _ in self._records.blocks(loss.chunk, number, has_index=loss.has_index):
+                for _ in self._records.blocks(whole or chunk, 0 if whole else number, has_index=not whole):
                     pass
             except NotTheSame as error:
                 why[number] = str(error)

@@ -431,7 +431,7 @@ def data_without_its_index_is_lost() -> Iterator[None]:
     """A lost index means that the chunk is lost, whatever its data holds."""
     nothing = RepairPlan()
     with (
-        patch.object(product.LossSearch, "has_readable_data", lambda *_: False),
+        patch.object(product.LossSearch, "_found_in_data", lambda *_: None),
         patch.object(product, "plan_indexes", lambda _: nothing),
     ):
         yield

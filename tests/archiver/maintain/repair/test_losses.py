@@ -18,7 +18,7 @@ from archiver.maintain.gc import plan_sweep
 from archiver.maintain.planned import Problem
 from archiver.maintain.repair.losses import SECOND_LOOK_SECONDS, PlannedLossRepair, loss_target
 from archiver.maintain.repair.markers import plan_marker
-from archiver.maintain.repair.plan import RepairTarget
+from archiver.maintain.repair.plan import RepairPlan, RepairTarget
 from archiver.maintain.repair.refetch import RefetchSource
 from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.rewrite.chunks import OffsetRanges
@@ -247,15 +247,54 @@ def test_a_lost_index_beside_its_data_is_rebuilt_instead(tmp_path: Path) -> None
     assert "archiver repair index orders:3" in reasons(plan.problems)
 
 
-def test_readable_data_without_its_index_is_never_accepted_as_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [[0], [1], [0, 1, 3], [-1]])
+def test_data_without_its_index_is_kept_as_far_as_it_can_be_read(tmp_path: Path, damaged: list[int]) -> None:
     world = world_of()
-    world.damage(1, 0)
-    kept = world.index_of(1)["key"]
-    del world.store.objects[kept]
-    for kind in ("accept-loss", "refetch"):
-        plan = world.plan(kind, tmp_path, source=world.source if kind == "refetch" else None)
-        assert plan.question is None
-        assert "restore the index from a copy" in reasons(plan.problems)
+    count = len(world.index_of(1)["chunks"])
+    lost = set[int]().union(*(world.damage(1, block % count) for block in damaged))
+    left = len(world.stored_in(1) - lost)
+    del world.store.objects[world.index_of(1)["key"]]
+    plan = world.accept(tmp_path)
+    assert not plan.problems, reasons(plan.problems)
+    assert f"is lost and cannot be rebuilt: {left} records that its data holds are kept" in "; ".join(plan.notes)
+    assert sum(row["records"] for row in plan.as_json(dry_run=False)["lost"]) == len(lost)
+    world.check_lost(lost)
+
+
+def test_whole_data_is_kept_without_an_index_that_told_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("archiver.maintain.repair.losses.plan_indexes", lambda _: RepairPlan())
+    world = world_of()
+    del world.store.objects[world.index_of(1)["key"]]
+    plan = world.accept(tmp_path)
+    assert not plan.problems and plan.typed is None and plan.question == "Store 0 records of orders:3 again? "
+    world.check_lost(set())
+
+
+def test_kafka_brings_a_chunk_back_whose_index_is_lost_and_whose_data_is_damaged(tmp_path: Path) -> None:
+    """What Kafka still has is not accepted as lost."""
+    world = world_of()
+    world.damage(1, 1)
+    del world.store.objects[world.index_of(1)["key"]]
+    refused = world.plan("accept-loss", tmp_path, source=world.source)
+    assert refused.question is None and "archiver repair refetch orders:3" in reasons(refused.problems)
+    plan = world.refetch(tmp_path)
+    assert not plan.problems, reasons(plan.problems)
+    world.check_lost(set())
+
+
+def test_data_of_another_chunk_is_not_kept(tmp_path: Path) -> None:
+    world = world_of()
+    (first, second), index = map(world.data_of, (0, 1)), world.index_of(1)
+    lost = world.stored_in(1)
+    kept = world.store.objects[first]
+    padded = kept.body[: index["data"]["bytes"]].ljust(index["data"]["bytes"], b"-")
+    world.store.objects[second] = kept._replace(body=padded)
+    del world.store.objects[index["key"]]
+    plan = world.accept(tmp_path)
+    assert not plan.problems and "the whole chunk counts as lost" in "; ".join(plan.notes)
+    world.check_lost(lost)
 
 
 @pytest.mark.parametrize("has_index", [False, True])
@@ -270,9 +309,9 @@ def test_only_data_that_no_other_index_names_may_be_the_lost_chunk(has_index: bo
         left = kept.body.replace(name.encode(), orphan.encode())
         objects[index.replace(".index", "~e1-0badc0de.index")] = kept._replace(body=left)
     plan = world.accept(tmp_path)
-    assert ("restore the index from a copy" in reasons(plan.problems)) != has_index
-    if has_index:
-        world.check_lost(lost)
+    assert not plan.problems, reasons(plan.problems)
+    assert (f"{len(lost)} records that its data holds are kept" in "; ".join(plan.notes)) != has_index
+    world.check_lost(lost if has_index else set())
 
 
 @pytest.mark.parametrize(
