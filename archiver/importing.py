@@ -18,7 +18,7 @@ from blockgz.store.probe import probe
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format.blocks import COMPRESSORS, Compressor
-from index_format.keys import LAYOUTS
+from index_format.keys import LAYOUTS, TopicPartition
 from index_format.objects import UNVERIFIED, ArchiveInfo, Gap
 from index_format.old_files import (
     Fetch,
@@ -32,7 +32,7 @@ from index_format.old_files import (
     read_file,
     records_of,
 )
-from index_format.old_objects import OldFormat, OldPlace, group_by_partition, has_current_objects
+from index_format.old_objects import OldFormat, group_by_partition, has_current_objects
 from index_format.record_formats import record_format
 from index_format.records import Record, record_at
 
@@ -131,7 +131,7 @@ class ImportTarget:
         archive = open_archive(store, layout=layout, cluster_id=None, customer_key=customer_key)
         return cls(store, archive, ClaimList(store, archive), **form)
 
-    def identity(self, place: OldPlace) -> PartitionIdentity:
+    def identity(self, place: TopicPartition) -> PartitionIdentity:
         """Return what the objects of a partition have in common."""
         layout = self.archive.layout
         folder = find_incarnation(self.store, layout=layout, topic=place.topic, topic_id=None)

@@ -72,6 +72,16 @@ class Rewritten(NamedTuple):
 Mark = Conflict | Rewritten
 
 
+class TopicPartition(NamedTuple):
+    """A partition of a topic of Kafka's, whichever incarnation it is."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}"
+
+
 class TopicFolder(NamedTuple):
     """One incarnation of a topic: the first is 1."""
 

@@ -15,17 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index_format.errors import CorruptBlock, FormatError
+from index_format.keys import TopicPartition
 from index_format.objects import UNVERIFIED, Gap
 from index_format.old_members import MAGIC, DamagedBytes, Member, MemberScanner, Scanned, ends_as_member, scan
-from index_format.old_objects import (
-    FoundData,
-    FoundPartition,
-    OldBlock,
-    OldFormat,
-    OldPlace,
-    decode_old_index,
-    marker_offset,
-)
+from index_format.old_objects import FoundData, FoundPartition, OldBlock, OldFormat, decode_old_index, marker_offset
 from index_format.records import batch_without_timestamps
 
 # Fetched at once of an object that is read to its end.
@@ -109,7 +102,7 @@ def indexed_file(found: FoundData, size: int, bodies: Mapping[str, bytes]) -> Ol
     return short
 
 
-def marker_notes(place: OldPlace, key: str | None, body: bytes | None, files: Sequence[OldFile]) -> Iterator[str]:
+def marker_notes(place: TopicPartition, key: str | None, body: bytes | None, files: Sequence[OldFile]) -> Iterator[str]:
     """Yield oddities of a partition's marker; all files are used in any case."""
     newest = marker_offset(body) if body is not None else None
     if key is None or body is None:
@@ -265,7 +258,7 @@ def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str
 class OldPartition:
     """One partition of an old archive."""
 
-    place: OldPlace
+    place: TopicPartition
     files: Sequence[OldFile]
     pieces: Sequence[Piece]
     """The parts of files that count, in offset order."""
@@ -276,7 +269,7 @@ class OldPartition:
 
     @classmethod
     def of(
-        cls, place: OldPlace, found: FoundPartition, files: Sequence[OldFile], marker: bytes | None
+        cls, place: TopicPartition, found: FoundPartition, files: Sequence[OldFile], marker: bytes | None
     ) -> "OldPartition":
         pieces, gaps = choose(files)
         notes = [note for file in files for note in file.notes]

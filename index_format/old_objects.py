@@ -14,7 +14,7 @@ import msgspec
 
 from index_format import objects
 from index_format.errors import CorruptBlock, MalformedObject, TooLarge
-from index_format.keys import INDEX_SUFFIX, SEED_HOME, archive_key
+from index_format.keys import INDEX_SUFFIX, SEED_HOME, TopicPartition, archive_key
 from index_format.objects import ANCESTOR_FIELDS, Count, Offset
 
 DATA_SUFFIX = ".gz"
@@ -28,16 +28,6 @@ _OBJECT = re.compile(
 _MARKER = re.compile(rf"last_chunk_index\.(?P<topic>{_TOPIC})-(?P<partition>[0-9]{{5,10}})\.txt")
 _MARKER_BODY = re.compile(rb"(?:.*-)?([0-9]{1,20})(?:\.index\.json|\.gz)?", re.DOTALL)
 MAX_OFFSET = 2**63 - 1
-
-
-class OldPlace(NamedTuple):
-    """A topic-partition."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}"
 
 
 class FoundData(NamedTuple):
@@ -73,20 +63,20 @@ def has_current_objects(keys: Iterable[str]) -> bool:
     return any(key in identities or key.startswith((SEED_HOME, "topic=", "t~")) for key in keys)
 
 
-def group_by_partition(keys: Iterable[str]) -> dict[OldPlace, FoundPartition]:
+def group_by_partition(keys: Iterable[str]) -> dict[TopicPartition, FoundPartition]:
     """Return the partitions in a listing of an old archive, in order; other names are ignored."""
-    found: dict[OldPlace, FoundPartition] = {}
-    data: dict[tuple[OldPlace, int], list[str]] = {}
-    indexes: dict[tuple[OldPlace, int], list[str]] = {}
+    found: dict[TopicPartition, FoundPartition] = {}
+    data: dict[tuple[TopicPartition, int], list[str]] = {}
+    indexes: dict[tuple[TopicPartition, int], list[str]] = {}
     for key in keys:
         if match := _OBJECT.fullmatch(key):
-            place, offset = OldPlace(match["topic"], int(match["partition"])), int(match["offset"])
+            place, offset = TopicPartition(match["topic"], int(match["partition"])), int(match["offset"])
             if place.topic not in (".", "..") and offset <= MAX_OFFSET:
                 kind = data if match["suffix"] == DATA_SUFFIX else indexes
                 kind.setdefault((place, offset), []).append(key)
                 found.setdefault(place, FoundPartition())
         elif match := _MARKER.fullmatch(key):
-            place = OldPlace(match["topic"], int(match["partition"]))
+            place = TopicPartition(match["topic"], int(match["partition"]))
             if place.topic not in (".", ".."):
                 found.setdefault(place, FoundPartition()).marker_key = key
     for (place, offset), names in sorted(data.items()):

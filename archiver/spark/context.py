@@ -9,7 +9,6 @@ from archiver.commit.archive import find_incarnation, open_archive
 from archiver.commit.commit import PartitionIdentity
 from archiver.commit.operations import Driver
 from archiver.commit.recovery import TakeoverPolicy, last_folder
-from archiver.spark.rows import RowPartition
 from blockgz.config.files import DEFAULT, Origin, OriginKind, Setting
 from blockgz.config.kinds import SPARK_DEFAULTS, SPARK_NAMES
 from blockgz.config.model import RunConfig
@@ -21,7 +20,7 @@ from blockgz.store.customer_key import fingerprint_of
 from blockgz.store.opening import open_store
 from blockgz.store.probe import probe
 from blockgz.store.writer import ToolStore
-from index_format.keys import LAYOUTS, archive_key
+from index_format.keys import LAYOUTS, TopicPartition, archive_key
 from index_format.objects import UNVERIFIED, ArchiveInfo
 
 FORMAT = "blockgz-archive"
@@ -114,7 +113,7 @@ class WriteContext:
         """The decisions about takeovers that the options make in advance."""
         return TakeoverPolicy.of(self.config)
 
-    def identity(self, partition: RowPartition) -> PartitionIdentity:
+    def identity(self, partition: TopicPartition) -> PartitionIdentity:
         """Return what every object of a partition says, with the folder of its topic. Raises BadName."""
         config = self.config
         topic_id = self.options.topic_ids.get(partition.topic)

@@ -26,7 +26,8 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from archiver.spark.rows import BatchRefused, RowPartition
+from archiver.spark.rows import BatchRefused
+from index_format.keys import TopicPartition
 
 # A file of the checkpoint by its path inside, None if it cannot be read.
 ReadFile = Callable[[str], str | None]
@@ -64,7 +65,7 @@ def checkpoint_files(spark: SparkSession, checkpoint: str) -> ReadFile:
     return read
 
 
-def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, range]:
+def ranges_read(read_file: ReadFile, batch_id: int) -> dict[TopicPartition, range]:
     """Return the offsets that the batch read of each partition; empty if the files do not say so for certain."""
     after = logged_offsets(read_file(f"offsets/{batch_id}"))
     if batch_id > 0:
@@ -77,7 +78,7 @@ def ranges_read(read_file: ReadFile, batch_id: int) -> dict[RowPartition, range]
     return {partition: reading for partition, reading in ranges.items() if reading}
 
 
-def logged_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
+def logged_offsets(text: str | None) -> Mapping[TopicPartition, int] | None:
     """Return the end of a batch from a file `offsets/N`: version, metadata, and a line for the only source."""
     match (text or "").splitlines():
         case [version, _, source] if version == VERSION:
@@ -85,7 +86,7 @@ def logged_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
     return None
 
 
-def initial_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
+def initial_offsets(text: str | None) -> Mapping[TopicPartition, int] | None:
     """Return the start of the first batch from the source's own file, which starts with a zero byte."""
     match (text or "").removeprefix("\0").splitlines():
         case [version, source] if version == VERSION:
@@ -93,10 +94,10 @@ def initial_offsets(text: str | None) -> Mapping[RowPartition, int] | None:
     return None
 
 
-def _offsets(line: str) -> Mapping[RowPartition, int] | None:
+def _offsets(line: str) -> Mapping[TopicPartition, int] | None:
     try:
         found = {
-            RowPartition(topic, int(partition)): offset
+            TopicPartition(topic, int(partition)): offset
             for topic, partitions in json.loads(line).items()
             for partition, offset in partitions.items()
         }
@@ -112,7 +113,7 @@ class _RangesServer(UnixStreamServer):
 
 
 @contextmanager
-def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, range]]) -> Iterator[str | None]:
+def serve_ranges(ranges_of: Callable[[int], Mapping[TopicPartition, range]]) -> Iterator[str | None]:
     """Answer what batches read, by their numbers; gives the address, or None if no socket can be made."""
 
     class Handler(StreamRequestHandler):
@@ -134,7 +135,7 @@ def serve_ranges(ranges_of: Callable[[int], Mapping[RowPartition, range]]) -> It
         yield address
 
 
-def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, range]:
+def ask_ranges(address: str, batch_id: int) -> dict[TopicPartition, range]:
     """Request from the job what the batch read of each partition; partitions for which that is unknown are left out.
 
     Raises BatchRefused if the job does not answer.
@@ -152,4 +153,4 @@ def ask_ranges(address: str, batch_id: int) -> dict[RowPartition, range]:
             why=f"the job that reads it no longer answers: {error}",
             remedy="start the job again: it does the batch again",
         ) from error
-    return {RowPartition(topic, partition): range(start, end) for topic, partition, start, end in found}
+    return {TopicPartition(topic, partition): range(start, end) for topic, partition, start, end in found}

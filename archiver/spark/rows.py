@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from blockgz.errors import BlockgzError, UsageError
 from blockgz.spark.formats import KAFKA_COLUMNS
+from index_format.keys import TopicPartition
 from index_format.records import SCHEMA, TIMESTAMP_TYPES, header_column_of_lists
 
 NULLABLE = ("key", "value", "headers")
@@ -27,16 +28,6 @@ ROWS = pa.schema([pa.field("topic", pa.string()), pa.field("partition", pa.int32
 
 class BatchRefused(BlockgzError):
     """Records that cannot become part of an archive as they are; nothing of their batch is committed."""
-
-
-class RowPartition(NamedTuple):
-    """One partition of a topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}:{self.partition}"
 
 
 def check_columns(found: Mapping[str, str]) -> None:
@@ -114,7 +105,7 @@ def _headers(column: Any) -> Any:
 
 
 # The records of one partition by rising offset, equal ones side by side; True if the task has no more of the partition.
-SortedRun = tuple[RowPartition, pa.RecordBatch, bool]
+SortedRun = tuple[TopicPartition, pa.RecordBatch, bool]
 
 
 def sorted_runs(batches: Iterable[pa.RecordBatch], budget: int) -> Iterator[SortedRun]:
@@ -150,7 +141,7 @@ def _sorted(batches: list[pa.RecordBatch], *, is_last: bool) -> Iterator[SortedR
         places = places[order]
     starts = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
     for start, end in pairwise(starts):
-        place = RowPartition(names[places[start] >> 32], int(places[start] & 0xFFFFFFFF))
+        place = TopicPartition(names[places[start] >> 32], int(places[start] & 0xFFFFFFFF))
         yield place, _records(table.slice(start, end - start)), is_last
 
 

@@ -21,12 +21,13 @@ from archiver.commit.recovery import ClaimList, name_successors, take_over
 from archiver.logs import LogEvent, log, log_to
 from archiver.spark.context import WriteContext, open_context, parse_options
 from archiver.spark.read_ranges import ask_ranges
-from archiver.spark.rows import BatchRefused, RowPartition, check_columns, to_rows
+from archiver.spark.rows import BatchRefused, check_columns, to_rows
 from archiver.spark.task import SORT_REMEDY, PartitionBatch, write_task
 from blockgz.errors import BlockgzError, UsageError
 from blockgz.spark.errors import WriteFailed, carry_errors, in_options
 from blockgz.spark.formats import DataSourceStreamArrowWriter, Shipped, require_spark
 from blockgz.store.retry import bounded_backoff
+from index_format.keys import TopicPartition
 from index_format.objects import UNVERIFIED, Gap
 
 # Partitions that are committed at once: a commit is some requests, one after the other.
@@ -83,7 +84,7 @@ def _joined(reports: Sequence[PartitionBatch]) -> PartitionBatch:
 
 
 def commit_all(
-    batches: Sequence[PartitionBatch], context: WriteContext, readings: Mapping[RowPartition, range]
+    batches: Sequence[PartitionBatch], context: WriteContext, readings: Mapping[TopicPartition, range]
 ) -> list[BatchOutcome]:
     """Commit what the tasks stored; one partition that fails keeps no other from its commit.
 
@@ -107,12 +108,12 @@ def commit_all(
 
 def _listed(
     batches: Sequence[PartitionBatch], context: WriteContext, pool: Executor
-) -> dict[RowPartition, BlockgzError]:
+) -> dict[TopicPartition, BlockgzError]:
     """Add the batch's partitions to the archive's inventory, which lists only those with a marker; return failures.
 
     One that has none yet is claimed now, as its commit would do.
     """
-    failed: dict[RowPartition, BlockgzError] = {}
+    failed: dict[TopicPartition, BlockgzError] = {}
 
     def claim(batch: PartitionBatch) -> None:
         driver, identity = context.driver(), batch.identity
@@ -182,7 +183,7 @@ class _ArchiveWriter(Shipped):
         with as_write_failed():
             return TaskReport(write_task(map(to_rows, iterator), self._context))
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[RowPartition, range]) -> None:
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], readings: Mapping[TopicPartition, range]) -> None:
         """Commit everything; after an error, the next try leaves out what was committed."""
         log_to(sys.stderr, level=logging.WARNING, log_format="text")
         reports = [report for message in messages if isinstance(message, TaskReport) for report in message.partitions]

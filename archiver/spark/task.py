@@ -15,12 +15,13 @@ from archiver.commit.recovery import read_own
 from archiver.errors import Diverged, UnencodableRecord
 from archiver.ingest.chunk_builder import BufferFolder, ChunkBuilder, ChunkSettings, is_due, largest, rows_that_fit
 from archiver.spark.context import WriteContext
-from archiver.spark.rows import BatchRefused, RowPartition, sorted_runs
+from archiver.spark.rows import BatchRefused, sorted_runs
 from blockgz.archive.lookup import FoundRecord, look_up
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.encryption.keyring import keyring_of
 from blockgz.store.address import parse_address
 from blockgz.store.opening import default_buffer_root, open_reader
+from index_format.keys import TopicPartition
 from index_format.marker import Marker
 from index_format.objects import DEFAULT_MAX_BLOCK_BYTES, UNVERIFIED, Gap
 from index_format.records import Record, record_at, record_hash
@@ -54,9 +55,9 @@ class PartitionBatch:
     """Records that the archive does not hold, and has passed: below its start, or inside gaps of its marker."""
 
     @property
-    def partition(self) -> RowPartition:
+    def partition(self) -> TopicPartition:
         """The partition of the chunks."""
-        return RowPartition(self.identity.topic, self.identity.keys.partition)
+        return TopicPartition(self.identity.topic, self.identity.keys.partition)
 
 
 def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tuple[PartitionBatch, ...]:
@@ -66,8 +67,8 @@ def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tupl
     """
     config = context.config
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
-    writers: dict[RowPartition, PartitionWriter] = {}
-    done: dict[RowPartition, PartitionBatch] = {}
+    writers: dict[TopicPartition, PartitionWriter] = {}
+    done: dict[TopicPartition, PartitionBatch] = {}
     try:
         for partition, records, is_last in sorted_runs(batches, config.memory):
             if partition not in writers:
@@ -88,7 +89,7 @@ def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tupl
 class PartitionWriter:
     """One partition within a task: an open chunk, stored when it is full."""
 
-    def __init__(self, partition: RowPartition, context: WriteContext, buffer: BufferFolder) -> None:
+    def __init__(self, partition: TopicPartition, context: WriteContext, buffer: BufferFolder) -> None:
         """Read the marker; raises what `read_own` raises."""
         self._partition = partition
         self._context = context

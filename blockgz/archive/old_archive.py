@@ -16,7 +16,7 @@ from blockgz.errors import CorruptBlock, ObjectMissing
 from blockgz.store.reader import ObjectReader, PassingReader
 from index_format import objects
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
-from index_format.keys import SeedLayoutKeys, TopicFolder
+from index_format.keys import SeedLayoutKeys, TopicFolder, TopicPartition
 from index_format.marker import ChunkEntry, Marker
 from index_format.objects import BlockEntry, ChunkIndex, DataObject, Gap, fields_of_blocks
 from index_format.old_files import (
@@ -31,7 +31,7 @@ from index_format.old_files import (
     read_file,
     records_of,
 )
-from index_format.old_objects import FoundData, FoundPartition, OldFormat, OldPlace
+from index_format.old_objects import FoundData, FoundPartition, OldFormat
 from index_format.record_formats import record_format
 from index_format.records import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TIMESTAMP_TYPES
 
@@ -49,13 +49,17 @@ class OldArchive:
     """An old archive, as one listing shows it."""
 
     def __init__(
-        self, reader: ObjectReader, found: dict[OldPlace, FoundPartition], old_format: OldFormat, max_block_bytes: int
+        self,
+        reader: ObjectReader,
+        found: dict[TopicPartition, FoundPartition],
+        old_format: OldFormat,
+        max_block_bytes: int,
     ) -> None:
         self._reader = reader
         self._found = found
         self._format = old_format
         self._max_block_bytes = max_block_bytes
-        self._opened: dict[OldPlace, OldArchivePartition] = {}
+        self._opened: dict[TopicPartition, OldArchivePartition] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -73,7 +77,7 @@ class OldArchive:
 
     async def open_partition(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
         """Return one of its partitions, or None if it does not exist; reads its indexes, and data that has none."""
-        place = OldPlace(folder.topic, partition)
+        place = TopicPartition(folder.topic, partition)
         found = self._found.get(place)
         if found is None or folder.incarnation != 1:
             return None
@@ -81,7 +85,7 @@ class OldArchive:
             self._opened[place] = await self._open(place, found)
         return self._opened[place]
 
-    async def _open(self, place: OldPlace, found: FoundPartition) -> "OldArchivePartition":
+    async def _open(self, place: TopicPartition, found: FoundPartition) -> "OldArchivePartition":
         limit = asyncio.Semaphore(FILES_AT_ONCE)
 
         async def opened(data: FoundData) -> OldFile:
@@ -234,7 +238,7 @@ def _entry(piece: Piece) -> ChunkEntry:
     )
 
 
-def _marker(place: OldPlace, entries: Sequence[ChunkEntry], gaps: Sequence[Gap]) -> Marker:
+def _marker(place: TopicPartition, entries: Sequence[ChunkEntry], gaps: Sequence[Gap]) -> Marker:
     return Marker(
         archive_id=UNKNOWN,
         topic=place.topic,

@@ -97,22 +97,7 @@ def untransactional_sink(
 ) -> Iterator[RecordSink]:
     """Yield a producer without transactions; the position is still in the cluster, so that every machine sees it."""
     with closing(CommittedPositions(properties, lane.job, decode_position)) as positions:
-        store = _OneLaneStore(positions, lane.number)
-        yield KafkaSink(properties, lane.job.target, store, max_message_bytes, OfSource(router, lane.source))
-
-
-@dataclass(frozen=True)
-class _OneLaneStore:
-    """A PositionStore of one lane."""
-
-    positions: CommittedPositions[LanePosition]
-    lane: int
-
-    def read(self) -> Mapping[int, LanePosition]:
-        return self.positions.read([self.lane])
-
-    def write(self, positions: Mapping[int, LanePosition]) -> None:
-        self.positions.write(positions)
+        yield KafkaSink(properties, lane.job.target, positions, max_message_bytes, OfSource(router, lane.source))
 
 
 class LaneStore:

@@ -5,7 +5,7 @@ A task sends its rows as they come, or in transactions that no second run repeat
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -166,7 +166,7 @@ class _Idempotent:
 class _Nowhere:
     """Positions of a write that keeps none."""
 
-    def read(self) -> Mapping[int, LanePosition]:
+    def read(self, _lanes: Sequence[int]) -> Mapping[int, LanePosition]:
         return {}
 
     def write(self, positions: Mapping[int, LanePosition]) -> None:

@@ -18,7 +18,7 @@ from blockgz.archive.positions import OffsetRange
 from blockgz.atomic_file import write_private
 from blockgz.errors import BlockgzError, UsageError, Verdict, worst
 from blockgz.signing import signature_of, signed
-from index_format.keys import TopicFolder, parse_topic_folder
+from index_format.keys import TopicFolder, TopicPartition, parse_topic_folder
 from index_format.objects import Erased, Gap
 from index_format.record_formats import json_object
 from index_format.records import Record
@@ -33,13 +33,6 @@ class Depth(IntEnum):
     """All data: checksums of objects and blocks, counts of records."""
     RECORDS = 2
     """Every record is decoded."""
-
-
-class AbsentPartition(NamedTuple):
-    """A partition that the topic has and the archive has not: nothing of it was archived yet, or all of it is gone."""
-
-    topic: str
-    partition: int
 
 
 class Orphan(NamedTuple):
@@ -150,7 +143,7 @@ class ArchiveReport:
 
     partitions: list[PartitionFindings] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
-    absent: list[AbsentPartition] = field(default_factory=list)
+    absent: list[TopicPartition] = field(default_factory=list)
     missing: list[MissingPartition] = field(default_factory=list)
     """Partitions that the inventory has and the archive has not."""
     unmet: list[str] = field(default_factory=list)

@@ -22,6 +22,7 @@ from index_format.keys import (
     TOPIC_CONFIG_OBJECT,
     PartitionKeys,
     TopicFolder,
+    TopicPartition,
     archive_key,
     parse_topic_folder,
     topic_home,
@@ -41,7 +42,7 @@ from replayer.verify.chunk_checks import (
     unwatched,
 )
 from replayer.verify.earlier import compare_with
-from replayer.verify.report import AbsentPartition, ArchiveReport, Depth, PartitionFindings, StoredReport
+from replayer.verify.report import ArchiveReport, Depth, PartitionFindings, StoredReport
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -118,7 +119,7 @@ async def survey(
         places += [(topic, number) for number in numbers]
         if partitions is None:
             numbered = range(identity.partitions.get(await archive.folder_of(topic), 0))
-            report.absent += [AbsentPartition(topic, number) for number in numbered if number not in numbers]
+            report.absent += [TopicPartition(topic, number) for number in numbered if number not in numbers]
     _note(report, compared)
     if not places and not archive.other:
         report.warnings.append(NOTHING_CHECKED)

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from index_format.errors import FormatError, TooLarge
+from index_format.keys import TopicPartition
 from index_format.old_files import OldFile, choose
 from index_format.old_members import DamagedBytes, Member, MemberScanner, Scanned, ends_as_member
 from index_format.old_objects import (
     MAX_RECORDS,
     OldBlock,
     OldFormat,
-    OldPlace,
     decode_old_index,
     encode_old_index,
     group_by_partition,
@@ -129,7 +129,7 @@ def test_names() -> None:
         "last_chunk_index.a-b-00001-00002.txt",
     ]
     ((place, found),) = group_by_partition(names).items()
-    assert place == OldPlace("a-b-00001", 2) and found.marker_key == names[-1]
+    assert place == TopicPartition("a-b-00001", 2) and found.marker_key == names[-1]
     assert [(each.key, each.first_offset, each.index_keys) for each in found.data] == [(names[0], 3, (names[1],))]
 
 

@@ -63,7 +63,7 @@ class Impatient(Commands):
 class NoStore:
     """Positions that are forgotten."""
 
-    def read(self) -> Mapping[int, LanePosition]:
+    def read(self, _lanes: Sequence[int]) -> Mapping[int, LanePosition]:
         return {}
 
     def write(self, positions: Mapping[int, LanePosition]) -> None:

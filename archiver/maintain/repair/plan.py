@@ -16,6 +16,7 @@ from index_format.keys import (
     PartitionKeys,
     SeedLayoutKeys,
     TopicFolder,
+    TopicPartition,
     parse_key,
     parse_topic_folder,
     partition_folders,
@@ -26,7 +27,6 @@ from index_format.old_files import indexed_file, scan_file
 from index_format.old_objects import (
     FoundData,
     FoundPartition,
-    OldPlace,
     encode_old_index,
     group_by_partition,
     has_current_objects,
@@ -301,7 +301,7 @@ def plan_old_markers(reader: OldReader, texts: Sequence[str]) -> RepairPlan:
     return plan
 
 
-def _plan_index(reader: OldReader, place: OldPlace, data: FoundData, size: int, plan: RepairPlan) -> None:
+def _plan_index(reader: OldReader, place: TopicPartition, data: FoundData, size: int, plan: RepairPlan) -> None:
     bodies = {key: stored for key in data.index_keys if (stored := reader.store.get(key)) is not None}
     known = indexed_file(data, size, {key: stored.body for key, stored in bodies.items()})
     if known is not None and known.is_indexed:
@@ -317,7 +317,7 @@ def _plan_index(reader: OldReader, place: OldPlace, data: FoundData, size: int, 
     plan.steps.append(storing(reader.store, place, "index", data.own_index_key, body, etag, detail))
 
 
-def _plan_marker(reader: OldReader, place: OldPlace, partition: FoundPartition, plan: RepairPlan) -> None:
+def _plan_marker(reader: OldReader, place: TopicPartition, partition: FoundPartition, plan: RepairPlan) -> None:
     indexed = [data for data in partition.data if data.index_keys]
     if not indexed:
         error = MalformedObject(
@@ -337,11 +337,11 @@ def _plan_marker(reader: OldReader, place: OldPlace, partition: FoundPartition, 
     plan.steps.append(storing(reader.store, place, "marker", key, body, etag, f"names {newest.index_keys[0]}"))
 
 
-def _matcher(texts: Sequence[str]) -> Callable[[OldPlace, str], bool]:
+def _matcher(texts: Sequence[str]) -> Callable[[TopicPartition, str], bool]:
     keys = {text for text in texts if "/" in text}
     places = [parse_place(text) for text in texts if text not in keys]
 
-    def matches(place: OldPlace, key: str) -> bool:
+    def matches(place: TopicPartition, key: str) -> bool:
         return key in keys or any(
             place.topic == topic and number in (None, place.partition) for topic, number in places
         )
@@ -349,7 +349,7 @@ def _matcher(texts: Sequence[str]) -> Callable[[OldPlace, str], bool]:
     return matches
 
 
-def _check_found(texts: Sequence[str], found: dict[OldPlace, FoundPartition], reader: OldReader) -> None:
+def _check_found(texts: Sequence[str], found: dict[TopicPartition, FoundPartition], reader: OldReader) -> None:
     for text in texts:
         matches = _matcher([text])
         if not any(matches(place, data.key) for place, each in found.items() for data in each.data):

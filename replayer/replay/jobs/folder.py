@@ -343,10 +343,8 @@ class PositionsFile:
         # The id of the attempt that writes.
         self.attempt = ""
 
-    def read(self) -> dict[int, LanePosition]:
-        """Return the positions of all lanes, or none if none were written; raises ReplayRefused if they are
-        unreadable.
-        """
+    def read(self, _lanes: Sequence[int] = ()) -> dict[int, LanePosition]:
+        """Return the positions of all lanes, empty before the first; raises ReplayRefused for unreadable ones."""
         found = self._store.get(self._key)
         self._tag = found.etag if found else None
         if found is None:

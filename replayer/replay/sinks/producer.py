@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -375,7 +375,7 @@ TRIES = 5
 class PositionStore(Protocol):
     """A store of the positions of a job's lanes."""
 
-    def read(self) -> Mapping[int, LanePosition]:
+    def read(self, lanes: Sequence[int], /) -> Mapping[int, LanePosition]:
         """Return the positions that were written last, by lane."""
 
     def write(self, positions: Mapping[int, LanePosition]) -> None:
@@ -410,23 +410,21 @@ class KafkaSink:
         self._router = router
 
     def begin(self, lanes: Iterable[int]) -> Mapping[int, LanePosition]:
-        recorded = self._taken_over()
+        """Return the positions, once no earlier reader can write them."""
+        lanes = tuple(lanes)
+        for left in reversed(range(TRIES)):
+            recorded = self._store.read(lanes)
+            try:
+                self._store.write({})
+                break
+            except JobTakenOver:
+                if not left:
+                    raise
         return {lane: recorded[lane] for lane in lanes if lane in recorded}
 
     def stand_at(self, ends: Mapping[int, int]) -> None:
         for producer in self._producers:
             producer.ends = ends
-
-    def _taken_over(self) -> Mapping[int, LanePosition]:
-        """Return the positions, once no earlier reader can write them."""
-        for _ in range(TRIES - 1):
-            recorded = self._store.read()
-            with suppress(JobTakenOver):
-                self._store.write({})
-                return recorded
-        recorded = self._store.read()
-        self._store.write({})
-        return recorded
 
     def send(self, lane: int, batch: pa.RecordBatch) -> None:
         for target, records in routed(self._router, lane, batch):

@@ -29,10 +29,11 @@ from archiver.spark.read_ranges import (
     ranges_read,
     serve_ranges,
 )
-from archiver.spark.rows import BatchRefused, RowPartition
+from archiver.spark.rows import BatchRefused
 from blockgz.config.kinds import SPARK_DEFAULTS, SPARK_NAMES, default_text
 from blockgz.errors import UsageError
 from blockgz.spark.errors import SparkFailed
+from index_format.keys import TopicPartition
 from tests.support.terminal import printed
 
 
@@ -191,7 +192,7 @@ def test_every_query_of_a_job_can_ask_what_its_batches_read(monkeypatch: pytest.
     session.files = {f"offsets/{n}": f'v1\n{{}}\n{{"orders":{{"0":{n + 4}}}}}' for n in range(2)}
     run_job(job_of("~.*orders"), threading.Event(), print)
     address, again = (sink["readings"] for sink in session.sinks)
-    assert (address, session.answers) == (again, {RowPartition("orders", 0): range(4, 5)})
+    assert (address, session.answers) == (again, {TopicPartition("orders", 0): range(4, 5)})
     with pytest.raises(BatchRefused, match="batch 1 is not committed") as caught:
         ask_ranges(address, 1)
     assert "start the job again" in caught.value.remedy
@@ -325,7 +326,7 @@ def test_the_page_lists_every_option_with_its_default() -> None:
     assert listed == defaults | dict.fromkeys(IDENTITY_OPTIONS, "") | {MISSING_OPTION: "hole"}
 
 
-ORDERS = RowPartition("orders", 0)
+ORDERS = TopicPartition("orders", 0)
 METADATA = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1763756593000, "conf": {"a": "b"}})
 
 
@@ -349,7 +350,7 @@ def test_the_first_batch_reads_from_where_the_source_began() -> None:
 
 def test_partitions_that_came_are_read_from_their_beginning() -> None:
     files = {"offsets/0": logged(orders={"1": 5}), "offsets/1": logged(orders={"1": 5, "0": 4}, new={"0": 2})}
-    assert ranges_read(files.get, 1) == {ORDERS: range(0, 4), RowPartition("new", 0): range(0, 2)}
+    assert ranges_read(files.get, 1) == {ORDERS: range(0, 4), TopicPartition("new", 0): range(0, 2)}
 
 
 def test_offsets_that_fall_say_nothing() -> None:
@@ -371,7 +372,7 @@ def test_the_first_batch_without_the_sources_file_says_nothing() -> None:
 
 def test_a_file_that_is_torn_anywhere_says_nothing() -> None:
     whole = logged(orders={"0": 123, "1": 45}, payments={"7": 6})
-    assert logged_offsets(whole) == {ORDERS: 123, RowPartition("orders", 1): 45, RowPartition("payments", 7): 6}
+    assert logged_offsets(whole) == {ORDERS: 123, TopicPartition("orders", 1): 45, TopicPartition("payments", 7): 6}
     assert [end for end in range(len(whole)) if logged_offsets(whole[:end]) is not None] == []
     first = initial(orders={"0": 123})
     assert initial_offsets(first) == {ORDERS: 123}
@@ -451,10 +452,10 @@ def test_what_is_missing_or_cannot_be_read_is_none() -> None:
     assert broken.is_closed
 
 
-def readings_of(batch_id: int) -> Mapping[RowPartition, range]:
+def readings_of(batch_id: int) -> Mapping[TopicPartition, range]:
     if batch_id == 13:
         raise RuntimeError("the checkpoint is gone")
-    return {RowPartition(f"topic-{n}", n): range(batch_id, batch_id + n) for n in range(batch_id)}
+    return {TopicPartition(f"topic-{n}", n): range(batch_id, batch_id + n) for n in range(batch_id)}
 
 
 def test_each_batch_gets_its_own_answer() -> None:

@@ -25,7 +25,7 @@ from archiver.maintain.rewrite.intent import RewriteOutcome
 from archiver.spark import sink as commit
 from archiver.spark.context import WriteContext, open_context, parse_options
 from archiver.spark.job import CompactionTask
-from archiver.spark.rows import BatchRefused, RowPartition, to_rows
+from archiver.spark.rows import BatchRefused, to_rows
 from archiver.spark.sink import BatchOutcome, as_write_failed, commit_all, ordered
 from archiver.spark.task import PartitionBatch, differs, write_task
 from benchmarks.compact import command, small_chunks
@@ -37,6 +37,7 @@ from blockgz.spark.errors import JobFailed, ReadFailed, SparkFailed, TaskFailed,
 from blockgz.store.address import S3Settings
 from blockgz.store.opening import open_existing_store
 from index_format import marker as markers
+from index_format.keys import TopicPartition
 from index_format.objects import DEFAULT_MAX_BLOCK_BYTES
 from index_format.records import Record
 from replayer.cli import main as replayer_main
@@ -107,7 +108,10 @@ class Sink:
         return report
 
     def commit(
-        self, *reports: tuple[PartitionBatch, ...], readings: Mapping[RowPartition, range] | None = None, **options: str
+        self,
+        *reports: tuple[PartitionBatch, ...],
+        readings: Mapping[TopicPartition, range] | None = None,
+        **options: str,
     ) -> list[BatchOutcome]:
         context = self.context(**options)
         every = [each for report in reports for each in report]
@@ -268,7 +272,7 @@ def test_a_jump_is_recorded_as_unverified(sink: Sink) -> None:
 
 def test_what_a_batch_is_known_to_have_read_leaves_no_gaps(sink: Sink) -> None:
     """Two partitions, of which one has no record in the second batch; a third one has none at all."""
-    first, second, never = (RowPartition("orders", partition) for partition in range(3))
+    first, second, never = (TopicPartition("orders", partition) for partition in range(3))
     context = sink.context()
     report = sink.task(at("orders", 0, records(range(10))) + at("orders", 1, records(range(4))))
     sink.commit(report, readings={first: range(0, 11), second: range(0, 5), never: range(0, 3)})
@@ -288,7 +292,9 @@ def test_a_partition_without_a_record_that_fails_keeps_no_other_from_its_commit(
     sink.write(at("orders", 1, records(range(4))), groupId="another")
     report = sink.task(at("orders", 0, records(range(4))))
     with pytest.raises(OwnedByAnother):
-        sink.commit(report, readings={RowPartition("orders", 0): range(0, 5), RowPartition("orders", 1): range(4, 5)})
+        sink.commit(
+            report, readings={TopicPartition("orders", 0): range(0, 5), TopicPartition("orders", 1): range(4, 5)}
+        )
     assert sink.offsets() == list(range(4))
 
 

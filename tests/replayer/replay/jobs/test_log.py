@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -198,7 +198,7 @@ def test_without_transactions_the_run_that_begins_last_continues(
     folder.positions.attempt, later.positions.attempt = "first", "second"
     read, meanwhile = later.positions.read, [position(2), position(3)]
 
-    def disturbed() -> dict[int, LanePosition]:
+    def disturbed(_lanes: Sequence[int]) -> dict[int, LanePosition]:
         found = read()
         if meanwhile:
             folder.positions.write({0: meanwhile.pop(0)})
