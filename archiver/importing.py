@@ -71,10 +71,7 @@ class OldReader:
 
 
 def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[OldPartition]:
-    """Return the partitions of an old archive, or of the selected topics; data is read only if no index can be used.
-
-    Raises NoArchiveThere, NotInArchive, UsageError for a current archive, TooLarge, and the store's errors.
-    """
+    """Return the partitions of an old archive, or of the selected topics; data is read only if no index can be used."""
     selection = TopicSelection(topics) if topics else None
     sizes = {listed.key: listed.size for listed in reader.store.list("")}
     if has_current_objects(sizes):

@@ -2,6 +2,9 @@
 
 None is an OSError: what handles those of the operating system must not catch ours.
 Errors of the format itself, which know of no program, get their exit codes from `exit_code`.
+
+What asks a store may raise StoreError or AccessDenied, and what asks a cluster BrokerUnreachable or AccessDenied:
+docstrings name other errors.
 """
 
 import re

@@ -39,10 +39,7 @@ class TopicRules(Generic[T]):
     """A value for each topic: that of the first rule that matches."""
 
     def __init__(self, rules: Iterable[str], parse: Callable[[str], T]) -> None:
-        """A rule is `VALUE`, for every topic, or `PATTERN=VALUE`, where the pattern is one of `TopicSelection`.
-
-        Raises what `parse` raises for a value, and as `TopicSelection` does.
-        """
+        """A rule is `VALUE`, for every topic, or `PATTERN=VALUE`, where the pattern is one of `TopicSelection`."""
         self._rules: list[tuple[TopicSelection | None, T]] = []
         for rule in rules:
             pattern, equals, value = rule.rpartition("=")

@@ -343,10 +343,7 @@ class Archive:
         skip_damage: bool = False,
         **choice: "Unpack[ReplayChoice]",
     ) -> "ReplayPlan":
-        """Return what `replay` with the same arguments would do, and its warnings; writes nothing.
-
-        Raises as `replay`.
-        """
+        """Return what `replay` with the same arguments would do, and its warnings; writes nothing."""
         from replayer.library_replay import plan, replay_request  # noqa: PLC0415  # it loads Kafka's client
 
         request = replay_request(topic, to_topic, choice, skips_damage=skip_damage)

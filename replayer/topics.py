@@ -451,10 +451,7 @@ def live_topics(names: Collection[str], properties: Mapping[str, str]) -> dict[s
 
 
 def carry_out(plan: TopicPlan, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Make the topic as planned, read it back, and return what it still lacks after some time.
-
-    Raises ReplayRefused for what the cluster does not accept, AccessDenied or BrokerUnreachable.
-    """
+    """Make the topic as planned, read it back, and return what it still lacks after some time; raises ReplayRefused."""
     name, changes = plan.compared.name, TopicChanges(properties)
     if plan.creates is not None:
         changes.create(plan.creates)

@@ -489,10 +489,7 @@ class ChunkBuilder:
         return self._finished(next_offset, self._last)
 
     def cut(self, buffer: BufferFile) -> "tuple[FinishedChunk, ChunkBuilder] | None":
-        """Return the blocks in the buffer as a complete chunk, and the rest as an open one; None if none is there.
-
-        Raises BufferFailed.
-        """
+        """Return the blocks in the buffer as a complete chunk, and the rest as an open one; None if none is there."""
         end = self._written_to
         if end is None or not self._waiting:
             return None

@@ -316,10 +316,7 @@ class KafkaCluster:
         return {**answers, **bounds}
 
     def high_watermarks(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return where these logs end, whatever is archived; logs without an answer or a leader are left out.
-
-        Raises BrokerUnreachable or AccessDenied.
-        """
+        """Return where these logs end, whatever is archived; logs without an answer or a leader are left out."""
         return high_watermarks(self.admin, set(partitions) - self._leaderless(partitions))
 
     def _leaderless(self, partitions: Iterable[Partition]) -> set[Partition]:
@@ -338,10 +335,7 @@ class KafkaCluster:
         return {each: LogView(bounds[each], high[each].end) for each in bounds.keys() & high.keys()}
 
     def committed_metadata(self, group_id: str, topics: Sequence[str]) -> dict[Partition, str]:
-        """Return the metadata of the offsets that the group committed for these topics, if there is any.
-
-        Raises BrokerUnreachable, AccessDenied or PartitionUnavailable.
-        """
+        """Return the metadata of the offsets that the group committed for these topics, if there is any."""
         known = self._known_topics()
         partitions = [(topic, number) for topic in topics if topic in known for number in known[topic].partitions]
         return KafkaGroups(self._settings, self.admin).metadata(group_id, partitions) if partitions else {}
@@ -364,10 +358,7 @@ class KafkaCluster:
         return {(topic, number) for topic in topics for number in range(known.get(topic, 0))} - owned
 
     def describe(self, topics: Sequence[str]) -> dict[str, TopicConfig]:
-        """Return these topics as the cluster has them, without their ids; those that it does not have are left out.
-
-        Raises BrokerUnreachable or AccessDenied.
-        """
+        """Return these topics as the cluster has them, without their ids; those that it does not have are left out."""
         known = self._known_topics()
         described, denied = {}, {}
         wanted = [topic for topic in topics if topic in known and known[topic].error is None]

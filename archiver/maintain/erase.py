@@ -246,10 +246,7 @@ def _numbers(place: str, text: str) -> set[int]:
 
 
 def parse_offsets(texts: Sequence[str]) -> OffsetRanges:
-    """Return the offsets of `17`, `17..30` or several of these separated by commas; a range excludes its end.
-
-    Raises ValueError.
-    """
+    """Return the offsets of `17`, `17..30` or several of these separated by commas; a range excludes its end."""
     ranges = list[range]()
     for part in (part.strip() for text in texts for part in text.split(",")):
         first, dots, end = part.partition("..")

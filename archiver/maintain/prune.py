@@ -172,10 +172,7 @@ class PlannedPruning(PlannedRewrite[PartitionPruning]):
         rewrite: Callable[[Sequence[PartitionPruning]], Iterable[RewriteResult[PartitionPruning]]],
         rewrite_keys: RewriteKeys = NO_KEYS,
     ) -> None:
-        """Plan the selected topics, or all, as the markers are now; `rewrite` carries plans out.
-
-        Raises NoArchiveThere, NotInArchive, UsageError for layout seed, and the errors of a listing.
-        """
+        """Plan the selected topics, or all, as the markers are now; `rewrite` carries plans out."""
         # Older records that stay, by partition.
         self.older = dict[PartitionKeys, OlderRecords]()
 

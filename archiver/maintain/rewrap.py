@@ -64,10 +64,7 @@ class PlannedRewrapping(PlannedRewrite[PartitionRewrapping]):
     droppable = ("old keys",)
 
     def __init__(self, store: ToolStore, selection: TopicSelection | None, keyring: Keyring, driver: Driver) -> None:
-        """Plan the selected topics, or all; reads all indexes.
-
-        Raises NoArchiveThere, NotInArchive, UsageError for layout seed, and the errors of a listing.
-        """
+        """Plan the selected topics, or all; reads all indexes."""
 
         def plan_of(keys: PartitionKeys) -> PartitionRewrapping | None:
             plan = driver.run(plan_partition(keys, keyring))

@@ -79,10 +79,7 @@ class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_status(store: ToolStore, selection: TopicSelection | None) -> ArchiveStatus:
-    """Return the status of the selected topics' partitions, or all; a damaged marker is an error of its partition.
-
-    Raises NoArchiveThere, NotInArchive for a topic that is named in full and missing, and the store's errors.
-    """
+    """Return the status of the selected topics' partitions, or all; a damaged marker is an error of its partition."""
     layout = layout_of(store)
     info = archive_info(store, layout)
     keys = archived_partitions(store, selection)

@@ -70,10 +70,7 @@ class ThrottledDriver(Driver):
 
 
 def paced(store: ToolStore, bytes_per_second: int | None) -> tuple[RangeStore, Driver]:
-    """Return how a command reads the data of chunks and stores new ones: as fast as the store allows without a rate.
-
-    Raises UsageError for a rate of 0.
-    """
+    """Return how a command reads the data of chunks and stores new ones: as fast as the store allows without a rate."""
     if bytes_per_second == 0:
         raise UsageError("--rate 0 moves nothing", remedy="give bytes a second, such as 20MiB, or no rate")
     if bytes_per_second is None:

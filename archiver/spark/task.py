@@ -241,10 +241,7 @@ def too_late(marker: Marker, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 async def differs(partition: ArchivedPartition, record: Record) -> bool:
-    """Return whether the archive holds another record at that offset; False if it holds none there.
-
-    Raises StoreError, AccessDenied or FormatError, ObjectMissing, or KeyMissing for an encrypted chunk.
-    """
+    """Return whether the archive holds another record at that offset; False if it holds none there."""
     found = await look_up(partition, record.offset)
     entry = await partition.chunk_at_or_after(record.offset)
     if not isinstance(found, FoundRecord) or entry is None:

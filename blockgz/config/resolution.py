@@ -104,10 +104,7 @@ def looked_up(name: str, setting: Setting, environ: Mapping[str, str] | None) ->
 
 
 def text_of(name: str, setting: Setting, environ: Mapping[str, str]) -> str | None:
-    """Return the text of a setting that takes one, its references replaced; those to secrets of S3 stay.
-
-    Raises UsageError, as `looked_up` does.
-    """
+    """Return the text of a setting that takes one, its references replaced; those to secrets of S3 stay."""
     value = looked_up(name, setting, None if name in REFERENCES else environ)
     if value is not None and not isinstance(value, str):
         raise UsageError(

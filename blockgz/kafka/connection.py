@@ -167,10 +167,7 @@ class ConnectionErrors:
 
 
 def cluster_metadata(client: Any, errors: ConnectionErrors, address: str) -> Any:
-    """Return the cluster's metadata as soon as a broker answers; `client` reports its errors to `errors`.
-
-    Raises AccessDenied or BrokerUnreachable.
-    """
+    """Return the cluster's metadata as soon as a broker answers; `client` reports its errors to `errors`."""
     what = f"cannot reach a Kafka broker at {address}"
     began = time.monotonic()
     while True:

@@ -189,10 +189,7 @@ class GroupAnswer(NamedTuple):
 
 
 def listed_groups(admin: AdminClient, seconds: float = BROKER_DEADLINE_SECONDS) -> dict[str, ConsumerGroupState]:
-    """Return the groups that all brokers of a cluster list, and their states.
-
-    Raises AccessDenied or BrokerUnreachable if one of the brokers does not answer.
-    """
+    """Return the groups that all brokers of a cluster list, and their states."""
     what = "the consumer groups of the cluster cannot be listed"
     asked = admin.list_consumer_groups(request_timeout=seconds)
     try:

@@ -99,10 +99,7 @@ def mapped_lane(number: int, lane_map: LaneMap, sources: Mapping[int, SourceProg
 async def translate(
     lane: MappedLane, positions: SourcePositions, count: CountRecords, archived: CountArchived
 ) -> LaneTranslation:
-    """Return the position of one group in a lane, from its positions in the lane's source partitions.
-
-    Raises what `count` and `archived` raise.
-    """
+    """Return the position of one group in a lane, from its positions in the lane's source partitions."""
     if all(positions.get(source) is None for source in lane.sources):
         return LaneTranslation(lane.number, None)
     doubts, notes, skipped = [], [], 0

@@ -82,10 +82,7 @@ class TopicChanges:
         self._admin: AdminClient = make_client(AdminClient, self._settings)
 
     def create(self, topic: NewTopic) -> None:
-        """Make the topic and wait until every partition has a leader.
-
-        Raises ReplayRefused for what the cluster does not accept, AccessDenied or BrokerUnreachable.
-        """
+        """Make the topic and wait until every partition has a leader; raises ReplayRefused."""
         (answer,) = self._admin.create_topics(
             [_wanted(topic)], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
         ).values()
@@ -101,10 +98,7 @@ class TopicChanges:
         self._wait_led(topic, partitions)
 
     def delete(self, topic: str, topic_id: str) -> None:
-        """Delete the topic of that name, and wait until the topic with this id is gone.
-
-        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
-        """
+        """Delete the topic of that name, and wait until the topic with this id is gone; raises ReplayRefused."""
         (answer,) = self._admin.delete_topics(
             [topic], operation_timeout=CHANGE_SECONDS, request_timeout=CHANGE_SECONDS
         ).values()
@@ -118,10 +112,7 @@ class TopicChanges:
         return self.settings(topic)[0]
 
     def settings(self, topic: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Return a topic's own settings, and those that are in effect beyond them.
-
-        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
-        """
+        """Return a topic's own settings, and those that are in effect beyond them; raises ReplayRefused."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         (answer,) = self._admin.describe_configs([resource], request_timeout=BROKER_DEADLINE_SECONDS).values()
         entries = self._result(answer, f"the configuration of topic {topic!r} cannot be read", "check the topic's name")
@@ -141,10 +132,7 @@ class TopicChanges:
         self._result(answer, f"the configuration of topic {topic!r} cannot be changed", "check the ACLs: AlterConfigs")
 
     def acls(self, topics: Collection[str]) -> dict[str, tuple[Acl, ...]]:
-        """Return the ACLs that concern each of the topics, whether or not it exists, in one request for all.
-
-        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
-        """
+        """Return the ACLs that concern each of the topics, whether or not it exists, in one request for all."""
         try:
             found = AclsOfTopics(topic_acls(self._admin, self._settings, CHANGE_SECONDS))
         except KafkaException as error:
@@ -153,10 +141,7 @@ class TopicChanges:
         return {topic: found.concerning(topic) for topic in topics}
 
     def create_acls(self, acls: Collection[Acl]) -> tuple[Acl, ...]:
-        """Create ACLs unless they exist, and return those left out because this client does not know their words.
-
-        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
-        """
+        """Create ACLs unless they exist, and return those left out because this client does not know their words."""
         known = creatable(acls)
         if bindings := {acl_binding(each): None for each in known}:
             for answer in self._admin.create_acls(list(bindings), request_timeout=CHANGE_SECONDS).values():
@@ -362,10 +347,7 @@ class TopicPin:
         self._topic_id = topic_id
 
     def check(self, ends: Mapping[int, int]) -> Mapping[int, int]:
-        """Return the current ends of these partitions, at least `ends`. Raises TargetChanged if one is lower.
-
-        Raises BrokerUnreachable, PartitionUnavailable or AccessDenied if the cluster gives no answer.
-        """
+        """Return the current ends of these partitions, at least `ends`. Raises TargetChanged if one is lower."""
         if self._topic_id is not None:
             self._refuse_another(ends)
         bounds = self._admin.watermarks(self._topic, ends, "read_uncommitted", patience=0.0)

@@ -188,10 +188,7 @@ class RecordSink(Protocol):
         """Take the batch, in order; raises a BlockgzError once it is known that a record was not taken."""
 
     def acknowledged(self, *, wait: bool) -> Acknowledged | None:
-        """Return what the cluster took since the last call; None: everything, at unknown offsets. `wait` waits for all.
-
-        Raises as `send` does.
-        """
+        """Return what the cluster took since the last call; None: everything, at unknown offsets. `wait` waits for all."""
 
     def commit(self, positions: Mapping[int, LanePosition]) -> None:
         """Make what was sent to these lanes, and is acknowledged, last, and these positions with it."""
@@ -354,10 +351,7 @@ class _Source:
         return self._coming
 
     async def ready(self, seconds: float) -> bool:
-        """Wait for `rest` to be filled; return whether it is, or is None because nothing more comes.
-
-        Raises what `selected` raises.
-        """
+        """Wait for `rest` to be filled; return whether it is, or is None because nothing more comes."""
         if self.rest is None:
             coming = self.coming
             if not coming.done():

@@ -453,10 +453,7 @@ async def _missing_chunks(chosen: Selection, listing: AboveListing) -> AsyncIter
 
 
 def with_accepted_settings(plan: RestorePlan, topic: TopicToRestore, around: Surroundings) -> TopicToRestore:
-    """Return the topic without the settings that the cluster does not accept, which its notes name.
-
-    Raise ReplayRefused as `without_refused` does.
-    """
+    """Return the topic without the settings that the cluster does not accept, which its notes name."""
     wanted = NewTopic(topic.target, topic.partitions, topic.settings, plan.replication_factor)
     made, why = without_refused(around.admin, wanted, plan.topic_config or ())
     notes = [omission_note(name, topic.settings[name], text) for name, text in why.items()]

@@ -114,10 +114,7 @@ class ArchiveView:
         self._topics: OrderedDict[str, _CoveredTopic] = OrderedDict()
 
     async def survey(self, seconds: float | None = None) -> ArchiveSurvey | None:
-        """Return all topics, from the last look; wait at most `seconds` for the first, then return None.
-
-        Raise what the first look raised.
-        """
+        """Return all topics, from the last look; wait at most `seconds` for the first, then return None."""
         if self.look.is_due:
             self.look.begin(self._take_survey)
         if self._survey is None:

@@ -316,10 +316,7 @@ def _content(options: FormatOptions, side: str) -> Content:
 
 
 def decoded_rows(wanted: Decoding, topics: Sequence[str]) -> RowDecoder:
-    """Return a decoder of rows of the topics; requests schemas from the registry if needed.
-
-    Raises UsageError, NotInArchive, AccessDenied or StoreUnavailable.
-    """
+    """Return a decoder of rows of the topics; requests schemas from the registry if needed."""
     key, value = (_decoder(side, wanted, topics) for side in ("key", "value"))
     if wanted.has_envelope and value is not None:
         check_envelope(value.type)

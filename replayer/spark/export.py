@@ -280,10 +280,7 @@ class ExportPlan:
 
 
 async def plan_export(export: Export) -> ExportPlan:
-    """Return a plan for the selected records, without chunks that the filter's times exclude.
-
-    Raises as opening and resolving do.
-    """
+    """Return a plan for the selected records, without chunks that the filter's times exclude."""
     selection = export.selection
     wanted = selection.filter.may_match if selection.filter.by_time else None
     portions, gaps = [], []
@@ -322,10 +319,7 @@ class WriteResult(NamedTuple):
 
 
 def write_export(spark: SparkSession, plan: ExportPlan, export: Export) -> WriteResult:
-    """Write the planned records; Spark's committer for the output decides what is visible before the end.
-
-    Raises UsageError, SparkFailed, or what a task met.
-    """
+    """Write the planned records; Spark's committer for the output decides what is visible before the end."""
     values = export.values
     decoder = row_decoder(values, plan.topics)
     skipped = spark.sparkContext.accumulator([], _Lists()) if export.skips_damage else None

@@ -86,10 +86,7 @@ def latest_protobuf(registry: SchemaRegistry, subject: str) -> Files:
 
 
 def message_indexes(content: bytes, start: int) -> tuple[tuple[int, ...], int]:
-    """Return the path to a value's message in its schema's file, and its start: zigzag varints, 0 for the first one.
-
-    Raises ValueError.
-    """
+    """Return the path to a value's message in its schema's file, and its start: zigzag varints, 0 for the first one."""
     count, start = _varint(content, start)
     if not 0 <= count <= MOST_INDEXES:
         raise ValueError(f"the value names its message by {count} numbers")
@@ -263,10 +260,7 @@ def avro_values(schema: str, registry: str | None) -> AvroDecoder:
 
 
 def registered_values(kind: str, url: str, subjects: Sequence[str]) -> AvroDecoder | ProtobufDecoder:
-    """Decode to the newest schema of the subjects, which must be one.
-
-    Raises UsageError, NotInArchive, AccessDenied or StoreUnavailable.
-    """
+    """Decode to the newest schema of the subjects, which must be one; raises UsageError or NotInArchive."""
     registry = SchemaRegistry(url)
     if kind == "avro":
         return avro_decoder(_one(subjects, lambda subject: latest_avro(registry, subject)), url)

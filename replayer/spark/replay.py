@@ -142,10 +142,7 @@ def written(positions: Mapping[int, LanePosition]) -> int:
 
 
 async def run_rounds(replay: Replay, spark: SparkSession, progress: Callable[[int], None]) -> LanesResult:
-    """Run rounds of tasks until every lane is complete; calls `progress` with the records that came since.
-
-    Raises what a task failed with, or what Spark says.
-    """
+    """Run rounds of tasks until every lane is complete; calls `progress` with the records that came since."""
     if spark.conf.get("spark.speculation", "false") == "true":
         raise UsageError(
             "Spark would run some tasks twice at the same time",

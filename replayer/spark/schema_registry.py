@@ -73,10 +73,7 @@ class SchemaRegistry:
         return None if answer is None else self._read(answer, kind, f"schema {number}")
 
     def latest(self, kind: str, subject: str) -> Schema:
-        """Return the newest schema of a subject; `kind` is AVRO or PROTOBUF.
-
-        Raises NotInArchive, StoreUnavailable, AccessDenied or UsageError.
-        """
+        """Return the newest schema of a subject; `kind` is AVRO or PROTOBUF."""
         answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", kind)
         if answer is None:
             raise NotInArchive(
@@ -87,10 +84,7 @@ class SchemaRegistry:
         return self._read(answer, kind, f"subject {subject}")
 
     def referred(self, kind: str, schema: Schema) -> dict[str, Schema]:
-        """Return the schemas that a schema refers to, directly or not, by name, each after those that it uses itself.
-
-        Raises as `latest` does.
-        """
+        """Return the schemas that a schema refers to, directly or not, by name, each after those that it uses itself."""
         found: dict[str, Schema] = {}
         self._add(kind, schema, found)
         return found

@@ -61,10 +61,7 @@ class WriteWork:
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: TaskRun) -> int:
-    """Write all rows; return the number of records once the cluster has taken all of them.
-
-    Raises a BlockgzError for rows that cannot be written as promised, or that the cluster does not take.
-    """
+    """Write all rows; return the number of records once the cluster has taken all of them."""
     arriving = Background[pa.RecordBatch](lambda offer: all(map(offer, batches)), 1)
     reader = RowReader(work.columns, headers=work.options.headers)
     producers = _Producers(work, writer)
@@ -243,8 +240,6 @@ class _OpenLane:
         """Fence earlier writers of the partition, and read its position; `part` holds its first rows.
 
         `last` is that of the task's lane before this one for the same partition, if there was one.
-
-        Raises ReplayRefused, or what TransactionalSink raises.
         """
         assert part.partition is not None
         refuse_missing_partition(target, part.partition)

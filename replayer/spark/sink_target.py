@@ -299,10 +299,7 @@ class Target:
 
 
 def opened_admin(options: TopicSinkOptions) -> KafkaAdmin:
-    """Return an admin client; raises UsageError for properties that may not be set, or are unknown.
-
-    Raises AccessDenied or BrokerUnreachable, too.
-    """
+    """Return an admin client; raises UsageError for properties that may not be set, or are unknown."""
     own = {*SAFETY, *RESERVED, *(RESERVED_BY_TRANSACTIONS if options.transactional else ())}
     for name in sorted(own & options.properties.keys()):
         raise UsageError(f"kafka.{name} cannot be set", why="order and completeness depend on it", remedy="remove it")

@@ -637,10 +637,7 @@ def chain_of(target: RepairTarget) -> StoredChain:
 
 
 def loss_target(store: ToolStore, places: Sequence[str], max_block_bytes: int) -> tuple[RepairTarget, OffsetRanges]:
-    """Return the partition of places such as `orders:3` or `orders:3:40-47`, and the ranges, without their ends.
-
-    Raises UsageError, or NotInArchive.
-    """
+    """Return the partition of places such as `orders:3` or `orders:3:40-47`, and the ranges, without their ends."""
     layout = layout_of(store)
     if layout == "seed":
         raise UsageError(

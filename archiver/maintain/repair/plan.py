@@ -124,10 +124,7 @@ class RepairTarget:
 def targets(
     store: ToolStore, layout: str, texts: Sequence[str], max_block_bytes: int, encrypt: str | None = None
 ) -> list[RepairTarget]:
-    """Return the partitions or chunks that `orders`, `orders:3`, `orders~2:0` or a key of data refers to, each once.
-
-    Raises UsageError or NotInArchive.
-    """
+    """Return the partitions or chunks that `orders`, `orders:3`, `orders~2:0` or a key of data refers to, each once."""
     found: list[RepairTarget] = []
     for text in texts:
         if "/" in text:

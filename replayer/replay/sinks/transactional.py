@@ -78,10 +78,7 @@ class CommittedPositions(Generic[P]):
         return self._client("read_committed").consumer_group_metadata()
 
     def read(self, lanes: Iterable[int]) -> dict[int, P]:
-        """Return what is committed now; an open transaction may still change it.
-
-        Raises ReplayRefused, AccessDenied or BrokerUnreachable.
-        """
+        """Return what is committed now; an open transaction may still change it."""
         return self._read("read_uncommitted", lanes)
 
     def settled(self, lanes: Iterable[int]) -> dict[int, P]:
