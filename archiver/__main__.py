@@ -15,7 +15,6 @@ from blockgz.process import explain_crashes, run_to_exit, without_math_threads
 
 
 def run() -> None:
-    """Run the process of one command."""
     without_math_threads()
     # Loading libraries makes objects that stay, and thousands of messages and lines come and go a moment, none of them
     # in a cycle: collections find nothing.

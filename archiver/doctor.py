@@ -403,7 +403,6 @@ class KafkaAccess:
         self._apart = apart
 
     def num_brokers(self) -> int | None:
-        """Return how many brokers there are."""
         try:
             return len(self._admin.list_topics(timeout=DEADLINE_SECONDS).brokers)
         except KafkaException:

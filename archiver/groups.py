@@ -121,7 +121,6 @@ class GroupTables:
         self._known = {topic: known for topic, known in self._known.items() if topic in topics}
 
     def group_ids(self, topics: Collection[str]) -> set[str]:
-        """Return the groups in the tables of these topics."""
         return {group_id for topic in topics for group_id in self._known[topic].groups}
 
     def hear(self, topics: Collection[str], answers: Mapping[str, GroupAnswer]) -> set[str]:
@@ -209,8 +208,6 @@ LEFT_OUT = "blockgz-"
 
 @dataclass(frozen=True)
 class KeepingContext:
-    """The surroundings of a GroupKeeper."""
-
     cluster: KafkaGroups
     tables: GroupTables
     own_group: str

@@ -12,7 +12,6 @@ _PATTERN = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
 
 
 def has_reference(text: str) -> bool:
-    """Return whether the text has a reference."""
     return bool(references_in(text))
 
 

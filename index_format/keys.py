@@ -207,7 +207,6 @@ class PartitionKeys:
 
     @property
     def marker(self) -> str:
-        """The marker's key."""
         return self.home + MARKER_OBJECT
 
     @property
@@ -220,7 +219,6 @@ class PartitionKeys:
         raise NotImplementedError
 
     def index_name(self, start: ChunkStart, mark: Mark | None = None) -> str:
-        """Return the name of a chunk's index."""
         return self.data_name(start, INDEX_SUFFIXES[self.layout], mark)
 
     def check_name(self, name: str, position: int, suffix: str) -> str:

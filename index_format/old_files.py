@@ -256,8 +256,6 @@ def _overlaps(pieces: Sequence[Piece], files: Sequence[OldFile]) -> Iterator[str
 
 @dataclass(frozen=True)
 class OldPartition:
-    """One partition of an old archive."""
-
     place: TopicPartition
     files: Sequence[OldFile]
     pieces: Sequence[Piece]

@@ -19,7 +19,6 @@ PANDAS_COMMANDS = ("spark",)
 
 
 def run() -> None:
-    """Run the process of one command."""
     without_math_threads()
     # Loading libraries makes objects that stay: looking through them again and again takes a tenth of a short command.
     gc.set_threshold(100_000, 50, 50)

@@ -73,7 +73,6 @@ class RunProgress(NamedTuple):
 
     @property
     def percent(self) -> float | None:
-        """Percent of the total."""
         if self.total is None:
             return None
         return round(100 * self.offsets / self.total, 1) if self.total else 100.0

@@ -553,7 +553,6 @@ class ClaimList:
 
     @property
     def is_behind(self) -> bool:
-        """Return whether something is to be written."""
         return bool(self._new.incarnations or self._ends)
 
     def add(self, keys: PartitionKeys, topic_id: str | None) -> None:

@@ -382,7 +382,6 @@ class ChunkBuilder:
 
     @property
     def compressed_bytes(self) -> int:
-        """Return the bytes in the buffer."""
         return self._buffer.size
 
     @property

@@ -114,8 +114,6 @@ CLAIMS_IN_A_ROW = 15
 
 @dataclass
 class PartitionHistory:
-    """The history of one partition in a run."""
-
     partition: Partition
     end_offset: int | None = None
     """The end for `--once`: the last stable offset when the run started."""

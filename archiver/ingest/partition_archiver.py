@@ -106,7 +106,6 @@ class PartitionArchiver:
 
     @property
     def keys(self) -> PartitionKeys:
-        """Return the keys of its objects."""
         return self._identity.keys
 
     @property

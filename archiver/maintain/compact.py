@@ -115,8 +115,6 @@ class PlannedRun(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionCompaction:
-    """The plan for one partition."""
-
     keys: PartitionKeys
     runs: tuple[PlannedRun, ...]
     chunks: int
@@ -158,8 +156,6 @@ class PartitionCompaction:
 
 
 class PlannedCompaction(PlannedRewrite[PartitionCompaction]):
-    """A compaction of an archive."""
-
     participle = "compacted"
     after = FREED
     nothing = "nothing to compact"

@@ -26,8 +26,6 @@ from index_format.objects import parse_inventory, without
 
 
 class PlannedDrop(PlannedCommand):
-    """A drop of a whole topic."""
-
     nothing = "nothing to delete"
     undone = "nothing was deleted"
     columns = ("topic", "partitions", "objects", "size")

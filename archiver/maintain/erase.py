@@ -110,8 +110,6 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotSearched(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that could not be searched."""
-
     topic: str
     partition: Count
     error: str
@@ -138,8 +136,6 @@ class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordChoice(Interface):
-    """The choice of the records to erase."""
-
     def in_chunk(self, entry: ChunkEntry) -> bool:
         """Return whether the chunk may hold one."""
 
@@ -175,8 +171,6 @@ class Matching:
 
 @dataclass(frozen=True)
 class AtOffsets:
-    """Records at these offsets."""
-
     offsets: OffsetRanges
 
     def in_chunk(self, entry: ChunkEntry) -> bool:
@@ -539,7 +533,6 @@ class PlannedErase(PlannedCommand):
         return "\n".join(lines)
 
     def report(self, *, dry_run: bool = False) -> EraseReport:
-        """Return the report as it is now."""
         return EraseReport(
             archive=self.archive,
             archive_id=self._archive_id,

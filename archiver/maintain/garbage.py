@@ -90,7 +90,6 @@ def find_dead(
 
 
 def in_order(dead: Iterable[ListedPart]) -> list[ListedPart]:
-    """Return the objects in the order of deletion."""
     return sorted(dead, key=lambda found: (DELETION_ORDER.index(found.name.kind), found.name.key))
 
 
@@ -116,7 +115,6 @@ def find_spared(
 
 
 def gaps_met(gaps: Iterable[Gap], held: Sequence[range]) -> list[Gap]:
-    """Return the gaps that overlap these ranges."""
     return [gap for gap in gaps if any(max(gap.start, each.start) < min(gap.end, each.stop) for each in held)]
 
 

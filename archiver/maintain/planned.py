@@ -102,8 +102,6 @@ class PlannedCommand(ABC):
 
 
 class PartitionPlan(Interface):
-    """A plan for one partition."""
-
     @property
     def keys(self) -> PartitionKeys: ...
     @property

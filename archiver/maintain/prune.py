@@ -78,8 +78,6 @@ class OlderRecords(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionPruning:
-    """The plan for one partition."""
-
     keys: PartitionKeys
     marker: Marker
     going: Sequence[Part]
@@ -116,7 +114,6 @@ class PartitionPruning:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks that go as a whole."""
         counts = (part.num_chunks if isinstance(part, CatalogReference) else 1 for part in self.going)
         return sum(counts) - sum(isinstance(part, BlockEntry) for part in self.going)
 
@@ -154,8 +151,6 @@ class PartitionPruning:
 
 
 class PlannedPruning(PlannedRewrite[PartitionPruning]):
-    """A prune of an archive."""
-
     participle = "pruned"
     after = FREED
     nothing = "nothing to prune"

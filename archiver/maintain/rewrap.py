@@ -30,8 +30,6 @@ RUN_CHUNKS = 4096
 
 @dataclass(frozen=True)
 class PartitionRewrapping:
-    """The plan for one partition."""
-
     keys: PartitionKeys
     encrypted: int
     """Encrypted chunks."""

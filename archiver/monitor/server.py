@@ -119,7 +119,6 @@ class StatusServer:
         return f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}"
 
     def close(self) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -44,8 +44,6 @@ MOST_MEMORY = 1024**3
 
 @dataclass(frozen=True)
 class ArchiveSinkOptions:
-    """The options of a write."""
-
     config: RunConfig
     cluster_id: str | None
     topic_ids: Mapping[str, str]
@@ -95,12 +93,10 @@ class WriteContext:
 
     @property
     def archive_id(self) -> str:
-        """The archive's id, which every object of it names."""
         return self.archive.archive_id
 
     @property
     def config(self) -> RunConfig:
-        """The settings that the options gave."""
         return self.options.config
 
     @property

@@ -52,8 +52,6 @@ DATA_LOSS = "KAFKA_DATA_LOSS"
 
 @dataclass(frozen=True)
 class SparkJob:
-    """The options of an `archiver spark` job."""
-
     topics: tuple[str, ...]
     bootstrap_servers: str
     kafka: Mapping[str, str]

@@ -195,8 +195,6 @@ class _ArchiveWriter(Shipped):
 
 
 class ArchiveBatchWriter(_ArchiveWriter, DataSourceArrowWriter):
-    """One write."""
-
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         self._commit(messages, {})
 

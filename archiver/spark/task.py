@@ -56,7 +56,6 @@ class PartitionBatch:
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition of the chunks."""
         return TopicPartition(self.identity.topic, self.identity.keys.partition)
 
 
@@ -145,7 +144,6 @@ class PartitionWriter:
                 self._store(chunk)
 
     def finish(self) -> PartitionBatch:
-        """Store what is open."""
         if self._chunk is not None:
             self._store(self._chunk)
         ends = frozenset([self._end] if self._stored else [])

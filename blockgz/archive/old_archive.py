@@ -68,7 +68,6 @@ class OldArchive:
         return ("this is an old archive: its writer counted the offsets, and it has no timestamps", *odd)
 
     def folders(self) -> tuple[TopicFolder, ...]:
-        """Return its topics, in order."""
         return tuple(sorted({TopicFolder(place.topic) for place in self._found}))
 
     def partitions(self, folder: TopicFolder) -> tuple[int, ...]:

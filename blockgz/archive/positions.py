@@ -38,8 +38,6 @@ Rule = Literal["majority", "first"]
 
 @dataclass(frozen=True)
 class AtOffset:
-    """A Kafka offset."""
-
     offset: int
 
 

@@ -65,7 +65,6 @@ _PARSED = {parse_size: FieldKind.SIZE, parse_duration: FieldKind.DURATION}
 
 
 def field_kind(field: str) -> FieldKind:
-    """Return the kind of values that the field takes."""
     if field_choices(field):
         return FieldKind.CHOICE
     parts = list(_parts(field))
@@ -169,7 +168,6 @@ def option_name(field: str) -> str:
 
 
 def variable_name(field: str) -> str:
-    """Return the environment variable of a field."""
     special = {"bootstrap_servers": "BOOTSTRAP_SERVER", "kafka": "KAFKA_PROPERTIES"}
     return "BLOCKGZ_" + special.get(field, field.upper())
 

@@ -302,7 +302,6 @@ class RunConfig(BaseModel):
 
     @property
     def s3(self) -> S3Settings:
-        """The settings of S3."""
         return S3Settings(**self.model_dump(include=set(S3_FIELDS)))
 
     @property

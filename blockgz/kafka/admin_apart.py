@@ -36,7 +36,6 @@ class AdminApart:
         return None if operations is None else frozenset(operations)
 
     def delete_group(self, group_id: str, seconds: float) -> None:
-        """Delete a consumer group with all its positions."""
         self._ask("delete_consumer_groups", seconds, group_id)
 
     def _ask(self, call: str, seconds: float, group_id: str = "") -> list[str] | None:

@@ -181,8 +181,6 @@ Positions = Mapping[str, tuple[GroupPosition, ...]]
 
 
 class GroupAnswer(NamedTuple):
-    """The positions of a group at one time."""
-
     asked_at: int
     """When the answer came, in ms."""
     positions: Positions

@@ -67,7 +67,6 @@ class Secrets:
     hidden: frozenset[str]
 
     def mask(self, text: str) -> str:
-        """Return the text with secrets masked."""
         for secret in sorted(self.hidden, key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text

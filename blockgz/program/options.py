@@ -90,8 +90,6 @@ class Option(OptionPart):
 
 
 class Argument(Option):
-    """One argument, as `click.argument` takes it."""
-
     _declare = staticmethod(click.argument)
     _class = click.Argument
 

@@ -107,7 +107,6 @@ class FormatOptions:
         return text
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return the value of a switch."""
         return self.word(name, ("true", "false"), str(default).lower()) == "true"
 
     def number(self, name: str) -> int | None:

@@ -64,8 +64,6 @@ job_option = Option("--job", metavar="NAME", required=True, help="The replay job
 
 
 class GroupsOptions(NamedTuple):
-    """The options of a translation of positions."""
-
     job: str
     jobs: str | None
     at: int | None

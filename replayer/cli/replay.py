@@ -240,7 +240,6 @@ def duration_text(seconds: float) -> str:
 
 
 def print_result(plan: ReplayPlan, result: ReplayResult) -> None:
-    """Print the result as a table on stdout."""
     columns = ("PARTITION", "TARGET", "RECORDS", "OFFSETS", "TARGET OFFSETS")
     rows = [
         (

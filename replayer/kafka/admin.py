@@ -210,7 +210,6 @@ class KafkaAdmin:
 
     @property
     def num_brokers(self) -> int:
-        """Return how many brokers there are."""
         return len(self._metadata.brokers)
 
     @property

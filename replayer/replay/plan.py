@@ -138,7 +138,6 @@ class ReplayPlan:
 
     @property
     def target_partitions(self) -> int:
-        """Partitions of the target topic."""
         return self.facts.num_partitions if self.facts else 0
 
     @property

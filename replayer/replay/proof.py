@@ -408,8 +408,6 @@ FETCHING_PIECES: Mapping[str, str] = {"fetch.message.max.bytes": "1048576", "que
 
 @dataclass
 class JobProof:
-    """The findings of a job."""
-
     request: JobRequest
     complete: bool
     lanes: list[LaneProof] = field(default_factory=list)

@@ -188,7 +188,7 @@ class RecordSink(Protocol):
         """Take the batch, in order; raises a BlockgzError once it is known that a record was not taken."""
 
     def acknowledged(self, *, wait: bool) -> Acknowledged | None:
-        """Return what the cluster took since the last call; None: everything, at unknown offsets. `wait` waits for all."""
+        """Return what the cluster took since the last call, all with `wait`; None: everything, at unknown offsets."""
 
     def commit(self, positions: Mapping[int, LanePosition]) -> None:
         """Make what was sent to these lanes, and is acknowledged, last, and these positions with it."""

@@ -184,7 +184,6 @@ _decoder = msgspec.json.Decoder(RestorePlan)
 
 
 def plan_text(plan: RestorePlan) -> bytes:
-    """Return the plan as JSON for people."""
     return msgspec.json.format(msgspec.json.encode(plan)) + b"\n"
 
 

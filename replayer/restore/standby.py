@@ -87,7 +87,7 @@ def gone(found: RestorePlan, followed: Mapping[str, TopicToRestore]) -> list[Sta
 async def survey(
     plan: RestorePlan, followed: Mapping[str, TopicToRestore], around: Surroundings, now_ms: int
 ) -> tuple[RestorePlan, list[StandbyTurn]]:
-    """Return the topics of the archive, and the turns of these and of those that were followed and are there no longer."""
+    """Return the topics of the archive, and the turns of these and of those that were followed before and are gone."""
     assert plan.follow is not None
     now = msgspec.structs.replace(plan, at=now_ms + AHEAD_MS)
     found = await surveyed_topics(now, plan.follow, around)

@@ -56,7 +56,6 @@ class Look:
 
     @property
     def is_due(self) -> bool:
-        """Return whether another look is due."""
         if self.task is not None and not self.task.done():
             return False
         return time.monotonic() - self.ended_at >= max(self.fresh_seconds, self.seconds / self.share_of_time)
@@ -84,7 +83,6 @@ class Look:
             await asyncio.wait({self.task}, timeout=seconds)
 
     async def close(self) -> None:
-        """Cancel the running look."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait({self.task})
@@ -184,7 +182,6 @@ class ArchiveView:
         return [known.partitions[number][1] for number in numbers], known.look
 
     async def close(self) -> None:
-        """End all looks."""
         for look in (self.look, *(known.look for known in self._topics.values())):
             await look.close()
 

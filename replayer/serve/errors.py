@@ -41,7 +41,6 @@ class CutsInDoubt(errors.CutUndecided):
 
 
 def status_of(error: BlockgzError) -> int:
-    """Return the HTTP status of an error."""
     if isinstance(error, errors.StoreUnavailable | errors.BrokerUnreachable | errors.PartitionUnavailable):
         return 503
     if isinstance(error, CutsInDoubt):

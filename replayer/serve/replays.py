@@ -115,7 +115,6 @@ class ReplayForm(BaseModel):
 
     @property
     def named_target(self) -> str:
-        """The target's name."""
         return self.to_topic.replace("{topic}", parse_topic_folder(parse_topic(self.topic).topic).topic)
 
     @property

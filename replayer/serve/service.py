@@ -42,7 +42,6 @@ class Bound:
         self.held += 1
 
     def give_back(self) -> None:
-        """Count one less."""
         self.held -= 1
 
 

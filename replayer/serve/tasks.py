@@ -67,7 +67,6 @@ class Task:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the document for the API."""
         actions = [] if self.state in OVER else ["cancel"]
         if self.can_pause and self.state in ("running", "paused"):
             actions.append("resume" if self.state == "paused" else "pause")
@@ -126,7 +125,6 @@ class Tasks:
         return name in self._tasks
 
     async def close(self) -> None:
-        """End all tasks."""
         works = [task.work for task in self._tasks.values() if task.work is not None and not task.work.done()]
         for work in works:
             work.cancel()
@@ -195,7 +193,6 @@ class Search:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The cost of the search, as the API gives it."""
         return {"topic": self.topic, "records": self.records, "bytes": self.bytes, "requests": self.requests}
 
 

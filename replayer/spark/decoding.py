@@ -273,8 +273,6 @@ Content = tuple[str, str | None, str | None]
 
 @dataclass(frozen=True)
 class Decoding:
-    """The options about decoding."""
-
     key: Content
     value: Content
     registry: str | None

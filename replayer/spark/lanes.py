@@ -135,7 +135,6 @@ class LaneStore:
         return standing
 
     def close(self) -> None:
-        """Leave the cluster."""
         for positions in self._positions.values():
             positions.close()
 

@@ -114,7 +114,6 @@ class RowLedger:
 
     @property
     def last(self) -> int:
-        """Newest offset that the task reached, `NOTHING` before any."""
         return self._last
 
     def refuse_other_topic(self, topic: str) -> None:

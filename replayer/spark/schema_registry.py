@@ -84,7 +84,7 @@ class SchemaRegistry:
         return self._read(answer, kind, f"subject {subject}")
 
     def referred(self, kind: str, schema: Schema) -> dict[str, Schema]:
-        """Return the schemas that a schema refers to, directly or not, by name, each after those that it uses itself."""
+        """Return the schemas that a schema refers to, directly or not, by name, each after those that it uses."""
         found: dict[str, Schema] = {}
         self._add(kind, schema, found)
         return found

@@ -295,12 +295,10 @@ class _OpenLane:
         self._open_records = self._open_bytes = 0
 
     def finish(self) -> None:
-        """Commit the last records."""
         self._ledger.finish()
         self.commit()
 
     def stop(self) -> None:
-        """Give up records that are not committed."""
         self._open.close()
 
 

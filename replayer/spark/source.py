@@ -73,8 +73,6 @@ T = TypeVar("T")
 
 @dataclass
 class ReadTask(InputPartition):
-    """The range that one task reads."""
-
     run: PartitionRange
 
 

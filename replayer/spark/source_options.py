@@ -32,8 +32,6 @@ Subscription = Mapping[str, tuple[int, ...] | None] | str
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a read."""
-
     place: ArchivePlace
     subscription: Subscription
     start: Bound

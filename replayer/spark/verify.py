@@ -55,8 +55,6 @@ class Subject:
 
 @dataclass(frozen=True)
 class VerificationPlan:
-    """The subjects and slices of a verification."""
-
     identity: Identity
     report: ArchiveReport
     subjects: Sequence[Subject | PartitionFindings]
@@ -64,12 +62,10 @@ class VerificationPlan:
 
     @property
     def chunks(self) -> int:
-        """Chunks that tasks will check."""
         return sum(each.chunks for each in self.slices)
 
     @property
     def bytes(self) -> int:
-        """Their stored bytes."""
         return sum(each.bytes for each in self.slices)
 
 

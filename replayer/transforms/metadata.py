@@ -50,12 +50,10 @@ def record_is_tombstone(_: Settings) -> Predicate:
 
 
 def drop_records(_: Settings) -> Transform:
-    """Drop every record."""
     return Transform(lambda _: None)
 
 
 def drop_headers(settings: Settings) -> Transform:
-    """Remove headers by name."""
     names = frozenset(settings.names("headers"))
     return Transform(
         lambda record: record._replace(headers=tuple(header for header in record.headers if header[0] not in names)),

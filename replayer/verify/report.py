@@ -525,7 +525,6 @@ FORMAT = "blockgz-report"
 
 
 def created_now() -> str:
-    """Return the time as reports have it."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

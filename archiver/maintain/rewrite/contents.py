@@ -449,7 +449,6 @@ class ChunkRewrite(ABC):
             self.discard()
 
     def discard(self) -> None:
-        """Delete the files."""
         while self._files:
             self._files.pop().discard()
 

@@ -25,8 +25,6 @@ RENEWALS = 4
 
 
 class RewriteOutcome(StrEnum):
-    """The end of a rewrite."""
-
     COMMITTED = "committed"
     OVERTAKEN = "overtaken"
     """Another maintainer took over; the objects that this one stored are garbage."""

@@ -68,8 +68,6 @@ def _running(jobs: str | None, workers: int | None, rate: str | None, patience: 
 
 
 class RestoreOptions(NamedTuple):
-    """The options of a restore."""
-
     doing: Doing
     asked: RestorePlan
     """The plan by the options alone, without its topics."""
