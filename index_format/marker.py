@@ -225,7 +225,7 @@ class Marker(Sealed, frozen=True, kw_only=True):
     """Only in version 2."""
 
     def __post_init__(self) -> None:
-        if self.version != _version(self):
+        if self.version != (2 if self.maintenance or self.tail_key else objects.VERSION):
             raise ValueError("a marker is of version 2 if it has maintenance or tail_key, and only there")
         if (self.next_offset is None) != (self.start_offset is None):
             raise ValueError("start_offset and next_offset must both be set or both be null")
@@ -308,10 +308,6 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "block-gzip-floor"
     version: int = objects.VERSION
     pruned_before: Offset
-
-
-def _version(marker: Marker) -> int:
-    return 2 if marker.maintenance or marker.tail_key else objects.VERSION
 
 
 class PendingCatalog(NamedTuple):
@@ -495,7 +491,7 @@ def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     if marker.maintenance:
         asked = sum(entry.next_offset <= marker.maintenance.fold_before for entry in marker.tail)
         count = len(marker.tail) if len(marker.tail) >= FAN_OUT else asked
-        return _with_gaps_folded(marker, count) if count else (marker, ())
+        return with_gaps_folded(marker, count) if count else (marker, ())
     gaps, folded_gaps = marker.gaps, tuple[Gap, ...]()
     if len(gaps) > MAX_GAPS_IN_MARKER and marker.tail:
         folded_gaps = tuple(gap for gap in gaps if gap.end <= marker.tail[-1].next_offset)
@@ -507,12 +503,7 @@ def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     )
 
 
-def folded_with_gaps_behind(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
-    """Version 2: a marker without a tail; a catalog holds its chunks, and the gaps that lie behind the newest."""
-    return _with_gaps_folded(marker, len(marker.tail), marker.next_offset)
-
-
-def _with_gaps_folded(marker: Marker, count: int, end: int | None = None) -> tuple[Marker, tuple[PendingCatalog, ...]]:
+def with_gaps_folded(marker: Marker, count: int, end: int | None = None) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     """Return marker and catalogs once the oldest `count` entries fold with the gaps up to them, or to `end`."""
     entries, start = marker.tail[:count], marker.cover(1) or 0
     end = end or entries[-1].next_offset
@@ -635,7 +626,7 @@ def inserted(
     below, pending = before_gap(marker, entry.start_offset), tuple[PendingCatalog, ...]()
     above = marker.tail[len(below.tail) :]
     if len(marker.tail) >= FAN_OUT and marker.maintenance:
-        below, pending = _with_gaps_folded(below, len(below.tail))
+        below, pending = with_gaps_folded(below, len(below.tail))
     elif len(marker.tail) >= FAN_OUT:
         below, pending = _with_tail_folded(below, _pending(ChunkCatalog(level=1, entries=below.tail)))
     end = entry.next_offset

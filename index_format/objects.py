@@ -202,8 +202,8 @@ class BlockEntry(msgspec.Struct, frozen=True):
     """A filter of the keys in the block; any key without it."""
 
     def __post_init__(self) -> None:
-        if self.key_filter is not msgspec.UNSET:
-            _check_key_filter(self.key_filter)
+        if self.key_filter is not msgspec.UNSET and not 1 <= ord(self.key_filter[:1] or b"\0") <= MAX_KEY_FILTER_BITS:
+            raise ValueError(f"a key filter does not begin with a number from 1 to {MAX_KEY_FILTER_BITS}")
         if not 1 <= self.num_records <= self.last_record_offset - self.first_record_offset + 1:
             raise ValueError(
                 f"{self.num_records} records do not fit in {self.first_record_offset}..{self.last_record_offset}"
@@ -214,11 +214,6 @@ class BlockEntry(msgspec.Struct, frozen=True):
     @property
     def byte_end(self) -> int:
         return self.byte_offset + self.byte_length
-
-
-def _check_key_filter(stored: bytes) -> None:
-    if not stored or not 1 <= stored[0] <= MAX_KEY_FILTER_BITS:
-        raise ValueError(f"a key filter does not begin with a number from 1 to {MAX_KEY_FILTER_BITS}")
 
 
 def block_crc32(raw: Stored) -> int:

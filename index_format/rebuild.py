@@ -242,10 +242,8 @@ def _last_chunk(
 def _predecessors(
     found: Sequence[StoredIndex], by_name: Mapping[str, StoredIndex], named: Container[str | None]
 ) -> dict[str, str | None]:
-    def likelihood(each: StoredIndex) -> tuple[int, bool, int, str]:
-        return each.index.next_offset, each.name in named, each.index.epoch, each.name
-
-    by_end = sorted(found, key=likelihood)
+    # Of several that end together the likeliest is the last one.
+    by_end = sorted(found, key=lambda each: (each.index.next_offset, each.name in named, each.index.epoch, each.name))
     before: dict[str, str | None] = {}
     for chunk in found:
         previous, start = chunk.index.previous, chunk.index.start_offset

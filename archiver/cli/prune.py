@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from archiver.maintain.planned import RewriteResult, one_by_one
 from archiver.maintain.prune import Keep, PartitionPruning, PlannedPruning
 from archiver.maintain.rewrite.chunks import RewriteKeys
 from archiver.maintain.rewrite.contents import RewriteTools
-from archiver.maintain.rewrite.intent import RewriteOutcome
 from blockgz.config.model import parse_age, parse_bytes
 from blockgz.errors import UsageError
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
@@ -77,10 +77,7 @@ def prune(
     def prune_each(plans: Sequence[PartitionPruning]) -> Iterator[RewriteResult[PartitionPruning]]:
         with contextlib.closing(BufferFolder(buffer_dir or default_buffer_root(archive))) as buffers:
             tools = RewriteTools(driver, store, buffers, 0, max_block_bytes)
-
-            def prune_one(plan: PartitionPruning) -> RewriteOutcome:
-                return pruning.prune_partition(plan, tools, rewrite_keys)
-
+            prune_one = partial(pruning.prune_partition, tools=tools, rewrite_keys=rewrite_keys)
             yield from one_by_one(prune_one)(plans)
 
     selection = TopicSelection(topics) if topics else None

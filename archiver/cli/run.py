@@ -139,11 +139,6 @@ def summed(parts: Iterable[RunProgress]) -> RunProgress:
 Show = Callable[[RunProgress], None]
 
 
-def on_stderr(*, as_json: bool) -> AbstractContextManager[Show]:
-    """Show progress as a bar on a terminal, otherwise as lines."""
-    return _bar() if sys.stderr.isatty() and not as_json else nullcontext(Lines())
-
-
 def shown_progress(look: Callable[[], RunProgress], show: Show) -> AbstractContextManager[None]:
     """Show the progress of a block, from a thread."""
     return every(LOOK_SECONDS, lambda: show(look()))
@@ -396,7 +391,8 @@ def run(*, resolved: Resolved, as_json: bool, verbose: bool) -> int:
     def report(result: RunResult) -> int:
         return print_reports(config, result, as_json=as_json)
 
-    showing = on_stderr(as_json=as_json or WORKER_VARIABLE in os.environ)
+    has_bar = sys.stderr.isatty() and not as_json and WORKER_VARIABLE not in os.environ
+    showing = _bar() if has_bar else nullcontext(Lines())
     if config.workers > 1:
         return drain_together(config, report, showing)
     return archive(config, WHOLE, report, showing)

@@ -68,13 +68,10 @@ class PlannedRewrapping(PlannedRewrite[PartitionRewrapping]):
             plan = driver.run(plan_partition(keys, keyring))
             return plan if plan.ids else None
 
-        def rewrap_one(plan: PartitionRewrapping) -> RewriteOutcome:
-            return rewrap(plan, keyring, driver)
-
         partitions = rewritable_partitions(
             store, selection, "rewrapped", "leave it as it is: nothing in it is encrypted"
         )
-        super().__init__(partitions, plan_of, one_by_one(rewrap_one))
+        super().__init__(partitions, plan_of, one_by_one(lambda plan: rewrap(plan, keyring, driver)))
         self._newest_id = keyring.newest_id
 
     @property

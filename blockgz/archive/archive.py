@@ -225,10 +225,6 @@ class ArchiveReader:
             return None
         return objects.decode(body, TopicConfig, key)
 
-    async def partition_keys(self, topic: str, partition: int) -> PartitionKeys:
-        """Return the keys of a partition's objects, even if it has no marker."""
-        return LAYOUTS[self.layout](await self.folder_of(topic), partition)
-
     async def open_partition(self, topic: str, partition: int) -> ArchivedPartition:
         """Return the partition of `orders`, the newest incarnation, or of the one that `orders~2` names; one request.
 

@@ -142,14 +142,11 @@ class OldArchivePartition(ArchivedPartition):
                 parts = parts_of(piece.file.key, piece.file.size)
                 stored = [await _fetched(self._stored, part) or b"" for part in parts]
                 self._remembered[name] = await asyncio.to_thread(self._encode, name, piece, stored)
-                while len(self._remembered) > 1 and self._remembered_bytes > REMEMBERED_BYTES:
-                    self._remembered.popitem(last=False)
+                held = self._remembered
+                while len(held) > 1 and sum(len(data) for _, data in held.values()) > REMEMBERED_BYTES:
+                    held.popitem(last=False)
             self._remembered.move_to_end(name)
             return self._remembered[name]
-
-    @property
-    def _remembered_bytes(self) -> int:
-        return sum(len(data) for _, data in self._remembered.values())
 
     def _encode(self, name: str, piece: Piece, stored: Sequence[bytes]) -> tuple[ChunkIndex, bytes]:
         blocks, gaps, data = list[BlockEntry](), list[Gap](), bytearray()

@@ -108,11 +108,6 @@ class Positions:
         """Return how many stored bytes were read to find the ends as of a time."""
         return self.end.budget.used if isinstance(self.end, BeforeTime) else 0
 
-    @property
-    def as_first(self) -> "Positions | None":
-        """Return the same positions by Kafka's rule, as jobs that were begun without a rule had them."""
-        return self.ruled("first") if isinstance(self.end, BeforeTime) and self.end.rule is None else None
-
     def ruled(self, rule: Rule | None) -> "Positions":
         """Return the same positions with a rule for their end as of a time."""
         if not isinstance(self.end, BeforeTime) or rule is None:

@@ -205,7 +205,10 @@ def log_bounds(
     if any(failure.code() in LEADERLESS for failure in failures.values()):
         with suppress(KafkaException):
             known = admin.list_topics(timeout=FACTS_DEADLINE_SECONDS).topics
-            failures |= {place: UNKNOWN_PARTITION for place in failures if _is_unknown(known, *place)}
+            for topic, partition in failures:
+                # The topic is there, and the partition is not.
+                if topic in known and known[topic].error is None and partition not in known[topic].partitions:
+                    failures[topic, partition] = UNKNOWN_PARTITION
     return bounds, failures
 
 
@@ -226,8 +229,3 @@ def _list_offsets(admin: AdminClient, wanted: list[TopicPartition], spec: Offset
         return {}
     level, seconds = ISOLATION_LEVELS[isolation], BROKER_DEADLINE_SECONDS
     return admin.list_offsets(dict.fromkeys(wanted, spec), isolation_level=level, request_timeout=seconds)
-
-
-def _is_unknown(known: Mapping[str, Any], topic: str, partition: int) -> bool:
-    """Return whether the topic is there, and the partition is not."""
-    return topic in known and known[topic].error is None and partition not in known[topic].partitions

@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from blockgz.kafka.connection import make_client
-from blockgz.kafka.fetching import KERNEL, kernel_takes
+from blockgz.kafka.fetching import KERNEL, kernel_takes, pass_log_on, raise_failure, setting_text
 from index_format import arrow_functions as pc
 from index_format.records import SCHEMA, Record, has_headers, header_rows, iter_records, payload_bytes
 
@@ -43,7 +43,7 @@ class KernelProducer:
         plain = dict(settings)
         self._report: Callable[[KafkaError], None] = plain.pop("error_cb", lambda _: None)
         self._logger = plain.pop("logger", None)
-        self._client = KERNEL.module.Producer({name: _text(value) for name, value in plain.items()}, topic)
+        self._client = KERNEL.module.Producer({name: setting_text(value) for name, value in plain.items()}, topic)
 
     def produce(self, partition: int, batch: pa.RecordBatch, full: Full) -> None:
         """Hand over a batch of `records.SCHEMA`, in order; call `full` whenever there is no room."""
@@ -54,7 +54,7 @@ class KernelProducer:
         while row < batch.num_rows:
             taken, error = self._client.produce(partition, *exported, row)
             row += taken
-            _raise(error)
+            raise_failure(error)
             if row < batch.num_rows:
                 full(payload_bytes(batch.slice(row, 1)))
 
@@ -82,7 +82,7 @@ class KernelProducer:
 
     def purge(self, *, in_flight: bool) -> None:
         """Drop records that were not sent, and with `in_flight` those that were."""
-        _raise(self._client.purge(PURGE_QUEUE | (PURGE_IN_FLIGHT if in_flight else 0)))
+        raise_failure(self._client.purge(PURGE_QUEUE | (PURGE_IN_FLIGHT if in_flight else 0)))
 
     def init_transactions(self, seconds: float) -> None:
         self._stepped(self._client.init_transactions(_milliseconds(seconds)))
@@ -104,30 +104,18 @@ class KernelProducer:
 
     def _stepped(self, error: tuple[Any, ...] | None) -> None:
         self._served(0)
-        _raise(error)
+        raise_failure(error)
 
     def _served(self, count: int) -> int:
         """Pass on log lines and errors that the client has collected."""
-        for level, facility, name, text in self._client.log_lines():
-            if self._logger is not None:
-                self._logger.log(level, "%s [%s] %s", facility, name, text)
+        pass_log_on(self._client, self._logger)
         for told in self._client.errors():
             self._report(KafkaError(*told))
         return count
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _milliseconds(seconds: float) -> int:
     return max(0, round(seconds * 1000))
-
-
-def _raise(error: tuple[Any, ...] | None) -> None:
-    """`error` are the arguments of a KafkaError."""
-    if error is not None:
-        raise KafkaException(KafkaError(*error))
 
 
 class ConfluentProducer:

@@ -235,23 +235,23 @@ class KernelClient:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Raise ValueError for settings that librdkafka refuses."""
         self._logger: logging.Logger | None = settings.get("logger")
-        texts = {name: _text(value) for name, value in settings.items() if name != "logger"}
+        texts = {name: setting_text(value) for name, value in settings.items() if name != "logger"}
         self._consumer = KERNEL.module.Consumer(texts)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        _raise_failure(self._consumer.assign([(*partition, at) for partition, at in positions.items()]))
+        raise_failure(self._consumer.assign([(*partition, at) for partition, at in positions.items()]))
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
-        _raise_failure(self._consumer.unassign(list(partitions)))
+        raise_failure(self._consumer.unassign(list(partitions)))
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        _raise_failure(self._consumer.pause(list(partitions)))
+        raise_failure(self._consumer.pause(list(partitions)))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        _raise_failure(self._consumer.resume(list(partitions)))
+        raise_failure(self._consumer.resume(list(partitions)))
 
     def ask_leaders(self, seconds: float) -> None:
-        _raise_failure(self._consumer.ask_leaders(round(seconds * 1000)))
+        raise_failure(self._consumer.ask_leaders(round(seconds * 1000)))
 
     def poll(self, most: int, seconds: float) -> Polled:
         found: list[MessageRun | Told] = []
@@ -265,7 +265,7 @@ class KernelClient:
                 found.append(MessageRun((entry.topic, entry.partition), [entry]))
                 num_messages += len(entry)
                 num_bytes += entry.num_bytes
-        self._log()
+        pass_log_on(self._consumer, self._logger)
         return found, num_messages, num_bytes
 
     def pieces(self, messages: Sequence[Any]) -> Iterator[Rising | UnreadableMessage]:
@@ -283,22 +283,25 @@ class KernelClient:
 
     def close(self) -> None:
         self._consumer.close()
-        self._log()
-
-    def _log(self) -> None:
-        lines = self._consumer.log_lines()
-        if self._logger is not None:
-            for level, *line in lines:
-                self._logger.log(level, "%s [%s] %s", *line)
+        pass_log_on(self._consumer, self._logger)
 
 
-def _text(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return the value of a setting as librdkafka reads it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _raise_failure(failure: tuple[int, str] | None) -> None:
-    if failure is not None:
-        raise KafkaException(KafkaError(*failure))
+def raise_failure(error: tuple[Any, ...] | None) -> None:
+    """Raise KafkaException if there is an error: the arguments of a KafkaError."""
+    if error is not None:
+        raise KafkaException(KafkaError(*error))
+
+
+def pass_log_on(client: Any, logger: logging.Logger | None) -> None:
+    """Log the lines that a client of the kernel has collected."""
+    for level, *line in client.log_lines():
+        if logger is not None:
+            logger.log(level, "%s [%s] %s", *line)
 
 
 FetchClient = ConfluentClient | KernelClient

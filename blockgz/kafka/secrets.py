@@ -43,12 +43,8 @@ def without_code(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings to check a client with, which load nothing and ask no endpoint for tokens."""
     kept = {name: value for name, value in settings.items() if name not in LOADS_CODE}
     if kept.get("sasl.oauthbearer.method") == "oidc":
-        kept |= {"sasl.oauthbearer.method": "default", "oauth_cb": _no_token}
+        kept |= {"sasl.oauthbearer.method": "default", "oauth_cb": lambda _: ("unused", time.time() + 3600)}
     return kept
-
-
-def _no_token(_: str) -> tuple[str, float]:
-    return "unused", time.time() + 3600
 
 
 _SECRET_NAME = re.compile(r"password|secret|passphrase|token$|\.key\.pem$|jaas|oauthbearer\.config$|^ssl\.key$", re.I)

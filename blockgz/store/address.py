@@ -182,11 +182,6 @@ class S3Settings:
         """Arguments of every request that sends content, such as UploadPart."""
         return {} if self.checksum_algorithm is None else {"ChecksumAlgorithm": self.checksum_algorithm}
 
-    @property
-    def of_data(self) -> dict[str, Any]:
-        """Further arguments for a chunk's data."""
-        return {} if self.storage_class is None else {"StorageClass": self.storage_class}
-
 
 def check_setting(name: str, value: str) -> None:
     """Raise UsageError for a value that the setting cannot have."""
@@ -273,10 +268,6 @@ def _check_role(name: str, value: str) -> None:
         raise _unusable(name, value, "it is not the ARN of a role", "write arn:aws:iam::ACCOUNT:role/NAME")
 
 
-def _check_tags(_: str, value: str) -> None:
-    parse_tags(value)
-
-
 def _check_reference(name: str, value: str) -> None:
     if not _REFERENCE.fullmatch(value):  # without the value, which may be a key
         raise UsageError(
@@ -287,14 +278,14 @@ def _check_reference(name: str, value: str) -> None:
 
 
 # The settings that have a form, with functions that raise UsageError for other values.
-CHECKED: Mapping[str, Callable[[str, str], None]] = {
+CHECKED: Mapping[str, Callable[[str, str], object]] = {
     "proxy_url": _check_proxy,
     "role_arn": _check_role,
     **dict.fromkeys(REFERENCES, _check_reference),
     "sse": _one_of(*ENCRYPTIONS),
     "storage_class": _check_storage_class,
     "acl": _one_of(*ACLS),
-    "object_tags": _check_tags,
+    "object_tags": lambda _, value: parse_tags(value),
     "checksum_algorithm": _one_of(*CHECKSUMS),
 }
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from botocore.config import Config
 from botocore.credentials import AssumeRoleCredentialFetcher
@@ -29,6 +29,7 @@ from botocore.exceptions import (
 from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 from urllib3.exceptions import HTTPError
 
 from blockgz.errors import (
@@ -50,8 +51,10 @@ READ_SECONDS = 60
 ROLE_SESSION = "blockgz"
 # Attempts by the client itself, with pauses of up to some seconds; after that the caller decides.
 REQUEST_ATTEMPTS = 4
-# Attempts to read a body that breaks off, which botocore does not repeat.
+# Attempts to read a body that breaks off.
 BODY_ATTEMPTS = 4
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _codes(names: str) -> frozenset[str]:
@@ -98,6 +101,16 @@ _NO_CREDENTIALS = (
     TokenRetrievalError,
 )
 _NO_ANSWER = (ConnectionError, HTTPClientError, HTTPError, IncompleteReadError, ResponseParserError, TimeoutError)
+
+
+def retried(broken: tuple[type[Exception], ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Repeat a function, asynchronous or not, while the body that it reads breaks off: botocore repeats no bodies."""
+    return retry(
+        retry=retry_if_exception_type(broken),
+        stop=stop_after_attempt(BODY_ATTEMPTS),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        reraise=True,
+    )
 
 
 S = TypeVar("S", bound=Session)

@@ -8,24 +8,22 @@ share of second requests is bounded, so that a store that is slow altogether is 
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioDeferredRefreshableCredentials
 from aiobotocore.session import AioSession
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, ResponseStreamingError
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from blockgz.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated, TooLarge
 from blockgz.store.address import S3Address, S3Settings
 from blockgz.store.customer_key import CustomerKey, load_customer_key
 from blockgz.store.reader import ObjectReader, PassingReader
 from blockgz.store.s3_client import (
-    BODY_ATTEMPTS,
     CONDITION_FAILED,
     MISSING,
     PAST_THE_END,
@@ -33,6 +31,7 @@ from blockgz.store.s3_client import (
     client_options,
     error_code,
     open_session,
+    retried,
     role_fetcher,
     s3_errors,
     setup_errors,
@@ -56,8 +55,6 @@ EXTRA_SHARE = 0.05
 BURST = 4.0
 
 _BROKEN_BODY = (aiohttp.ClientError, asyncio.TimeoutError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
-
-T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -94,7 +91,8 @@ class S3Reader:
         return str(self._address)
 
     async def get(self, key: str, max_bytes: int) -> bytes:
-        async def attempt() -> bytes:
+        @retried(_BROKEN_BODY)
+        async def whole() -> bytes:
             response = await self._client.get_object(**self._where(key))
             length = response["ContentLength"]
             async with response["Body"] as body:
@@ -104,13 +102,14 @@ class S3Reader:
                 return content
 
         with _errors(self._address, key):
-            return await _retried(attempt)
+            return await whole()
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         pieces: list[bytes] = []
         reached = start
         condition: dict[str, str] = {}
 
+        @retried(_BROKEN_BODY)
         async def advance() -> None:
             """Read on from the byte reached, of the same version, until the end or until the body breaks off again."""
             nonlocal reached, condition
@@ -131,7 +130,7 @@ class S3Reader:
 
         with _errors(self._address, key, wanted=(start, end)):
             while reached < end:
-                await _retried(advance)
+                await advance()
         return b"".join(pieces)
 
     async def size(self, key: str) -> int:
@@ -165,17 +164,6 @@ class S3Reader:
         with _errors(self._address, prefix):
             async for page in pages:
                 yield page
-
-
-async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Return what `attempt` returns; repeat it if the body broke off. A range requests no byte twice."""
-    trials = AsyncRetrying(
-        retry=retry_if_exception_type(_BROKEN_BODY),
-        stop=stop_after_attempt(BODY_ATTEMPTS),
-        wait=wait_random_exponential(multiplier=0.1, max=5),
-        reraise=True,
-    )
-    return await trials(attempt)
 
 
 @contextmanager

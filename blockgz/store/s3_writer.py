@@ -22,14 +22,12 @@ from botocore.credentials import DeferredRefreshableCredentials
 from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError, ResponseStreamingError
 from botocore.session import Session
 from s3transfer.utils import ReadFileChunk
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import AccessDenied, BlockgzError, ShuttingDown, StoreError, StoreUnavailable
 from blockgz.store.address import CHECKSUMS, S3Address, S3Settings
 from blockgz.store.customer_key import load_customer_key
 from blockgz.store.s3_client import (
-    BODY_ATTEMPTS,
     CONDITION_FAILED,
     CONFLICT,
     MISSING,
@@ -38,6 +36,7 @@ from blockgz.store.s3_client import (
     client_options,
     error_code,
     open_session,
+    retried,
     role_fetcher,
     s3_errors,
     setup_errors,
@@ -138,9 +137,10 @@ class S3Store:
     def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
         """See Store; bodies over one part go up in parallel parts that appear together."""
         where = self._content_of(key)
-        if isinstance(body, FileBody):
+        settings = self._s3.of_objects
+        if isinstance(body, FileBody):  # a chunk's data
             body.check_size()
-        settings = self._s3.of_objects | (self._s3.of_data if isinstance(body, FileBody) else {})
+            settings |= {} if self._s3.storage_class is None else {"StorageClass": self._s3.storage_class}
         if not self._is_conditional and self.head(key) is not None:
             return False
         with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED):
@@ -194,14 +194,8 @@ class S3Store:
             return self._read(key, Range=f"bytes={start}-{end - 1}").body
         return b""
 
-    @retry(
-        retry=retry_if_exception_type((IncompleteReadError, ResponseStreamingError)),
-        stop=stop_after_attempt(BODY_ATTEMPTS),
-        wait=wait_random_exponential(multiplier=0.1, max=5),
-        reraise=True,
-    )
+    @retried((IncompleteReadError, ResponseStreamingError))
     def _read(self, key: str, **more: Any) -> StoredObject:
-        """Return an object or a part of it; repeat the request if the body breaks off, which botocore does not."""
         answer = self._client.get_object(**self._content_of(key), **more)
         return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
 

@@ -130,7 +130,9 @@ def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchiveP
     loopback address, everybody on this machine may use it; elsewhere it needs a token, or a proxy that names the users.
     Each replay runs in its own process and continues after `replayer serve` ends.
     """
-    _check_archivers(given["archivers"])
+    for url in given["archivers"]:
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"--archiver {url[:80]} is not a URL", remedy="write http://HOST:9464")
     _check_reports(given["reports"], given["report_key"], given["sign_key"])
     if given["allow_replay"] and not kafka.get("bootstrap.servers"):
         raise UsageError("--allow-replay has no cluster to replay to", remedy="add -b HOST:PORT")
@@ -142,12 +144,6 @@ def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchiveP
     settings = ServeSettings(archive.absolute(), access[0], kafka, zone=option_zone(), **given)
     listening = _listen(access[0].host, access[1])
     run_async(_serve(settings, listening))
-
-
-def _check_archivers(urls: tuple[str, ...]) -> None:
-    for url in urls:
-        if not url.startswith(("http://", "https://")):
-            raise UsageError(f"--archiver {url[:80]} is not a URL", remedy="write http://HOST:9464")
 
 
 def _check_reports(reports: Path | None, report_key: Path | None, sign_key: Path | None) -> None:

@@ -543,7 +543,8 @@ def _refusals_of_lanes(plan: ReplayPlan) -> Iterator[ReplayRefused]:
 
 
 def _refusals_by_config(plan: ReplayPlan, config: EffectiveConfig) -> Iterator[ReplayRefused]:
-    topic, times, now = f"topic {plan.target!r}", _known_times(plan), plan.now_ms
+    topic, now = f"topic {plan.target!r}", plan.now_ms
+    times = [time for source in plan.sources for time in source.timestamps or () if time >= 0]
     if config.timestamp_type == "LogAppendTime":
         yield ReplayRefused(
             f"{topic} would replace the records' timestamps",
@@ -598,11 +599,6 @@ def _alter(plan: ReplayPlan) -> str:
     if plan.creates:
         return "add --topic-config "
     return f"kafka-configs.sh --alter --entity-type topics --entity-name {plan.target} --add-config "
-
-
-def _known_times(plan: ReplayPlan) -> list[int]:
-    """Return the bounds of all partitions' timestamps, without records that have none."""
-    return [time for source in plan.sources for time in source.timestamps or () if time >= 0]
 
 
 def _duration(milliseconds: int) -> str:

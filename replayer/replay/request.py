@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from blockgz.archive.archive import ArchiveReader, TopicPartitions
-from blockgz.archive.positions import Budget
+from blockgz.archive.positions import BeforeTime, Budget
 from blockgz.archive.selection import STOPS, SelectionRequest
 from blockgz.errors import UsageError
 from blockgz.record_filter import Condition, HeaderIs, KeyIn, Not, Pattern, RecordFilter, ValueMatches
@@ -307,8 +307,10 @@ class ReplayRequest:
     @property
     def by_rules(self) -> "list[ReplayRequest]":
         """The request, and when it resumes without a rule for `--at`, the same by the rule of earlier jobs."""
-        older = self.selection.positions.as_first if self.resume else None
-        return [self] if older is None else [self, replace(self, selection=replace(self.selection, positions=older))]
+        positions = self.selection.positions
+        if not self.resume or not isinstance(positions.end, BeforeTime) or positions.end.rule is not None:
+            return [self]
+        return [self, replace(self, selection=replace(self.selection, positions=positions.ruled("first")))]
 
     def producing(self, properties: Mapping[str, str]) -> Mapping[str, str]:
         """Return the settings of producers; raises UsageError if the given ones contradict `compression`."""
@@ -370,10 +372,10 @@ def named_target(to_topic: str | None, topic: TopicPartitions, chain: TransformC
 
 def asked_of(request: ReplayRequest, pipeline: Pipeline, num_partitions: int) -> dict[str, Any]:
     """Return everything that decides about records, as JSON; `num_partitions` are those of the target."""
-    chain = request.chain
+    chain, asked = request.chain, request.selection.filter
     return {
         "pipeline": pipeline.fingerprint,
-        "filter": _filter_json(request.selection.filter),
+        "filter": {"since": asked.since, "until": asked.until, "all": list(map(_condition_json, asked.conditions))},
         "partitions": [
             request.routing.rule,
             request.routing.partitions,
@@ -417,10 +419,6 @@ def kept_request(asked: Mapping[str, Any], job: str, topic: str, target: str) ->
             why=f"its folder does not say it: {error or type(error).__name__}",
             remedy="use the version that started it, or compare with verify --against-topic",
         ) from error
-
-
-def _filter_json(asked: RecordFilter) -> dict[str, Any]:
-    return {"since": asked.since, "until": asked.until, "all": [_condition_json(each) for each in asked.conditions]}
 
 
 def _filter(told: Mapping[str, Any]) -> RecordFilter:

@@ -125,7 +125,8 @@ class Guard:
             return _refused(413, *WORDS[413])
         if scope["method"] not in SAFE_METHODS and not is_same_origin(headers):
             return _refused(403, "the request comes from another site", "its Origin is not this server")
-        if path.startswith("/api/") and _has_body(headers) and media_type(headers) != "application/json":
+        has_body = int_or_zero(headers.get("content-length")) > 0 or "transfer-encoding" in headers
+        if path.startswith("/api/") and has_body and media_type(headers) != "application/json":
             return _refused(415, "the body is not JSON", remedy="send the header Content-Type: application/json")
         if path in OPEN_PATHS or path.startswith("/static/"):
             return None
@@ -184,11 +185,6 @@ def _bearer(asked: HTTPConnection) -> str | None:
     """Return the token that a request brings in a header; None for none."""
     kind, _, offered = asked.headers.get("authorization", "").partition(" ")
     return offered.strip() if kind.lower() == "bearer" else None
-
-
-def _has_body(headers: Headers) -> bool:
-    """Return whether a request sends anything."""
-    return int_or_zero(headers.get("content-length")) > 0 or "transfer-encoding" in headers
 
 
 def media_type(headers: Headers) -> str:

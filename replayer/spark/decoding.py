@@ -220,11 +220,6 @@ def _is_of_json(kind: pa.DataType) -> bool:
 _TIME = pa.timestamp("us", tz="UTC")
 
 
-def envelope_type(row: pa.DataType) -> pa.DataType:
-    """Return the type of an envelope around rows of a table."""
-    return pa.struct([("before", row), ("after", row), ("op", pa.string()), ("ts_ms", pa.int64())])
-
-
 def check_envelope(value: pa.DataType) -> None:
     """Raise UsageError for values that are no envelopes."""
     fields = {field.name: field.type for field in value} if pa.types.is_struct(value) else {}
@@ -327,7 +322,9 @@ def _decoder(side: str, wanted: Decoding, topics: Sequence[str]) -> Decoder | No
         return TextDecoder(side)
     if schema is not None:
         kind = json_type(f"{side}Schema", schema)
-        return JsonDecoder(envelope_type(kind) if side == "value" and wanted.has_envelope else kind)
+        if side == "value" and wanted.has_envelope:
+            kind = pa.struct([("before", kind), ("after", kind), ("op", pa.string()), ("ts_ms", pa.int64())])
+        return JsonDecoder(kind)
     if wanted.registry is not None and form in REGISTERED:
         from replayer.spark.protobuf import registered_values  # noqa: PLC0415
 

@@ -120,7 +120,11 @@ class _Producers:
         work, options = self._work, self._work.options
         name = options.topic or part.topic or ""
         if options.topic is not None and part.topic == name and "offset" in work.columns and not options.into_source:
-            raise _into_source(name)
+            raise UsageError(
+                f"{name} is the topic that the rows come from",
+                why="the write would append a second copy of its records to it",
+                remedy='choose another topic, or add .option("intoSource", "true") if this is what you want',
+            )
         if name not in self._by_topic:
             target = work.target or find_target(options, work.columns, name, opened_admin(options))
             kind = _Transactional if options.transactional else _Idempotent
@@ -311,14 +315,6 @@ def _without_flags() -> Iterator[None]:
         if "--" in error.remedy:
             error.remedy = "fix the cause and write again: a transactional write resumes where it stopped"
         raise
-
-
-def _into_source(name: str) -> UsageError:
-    return UsageError(
-        f"{name} is the topic that the rows come from",
-        why="the write would append a second copy of its records to it",
-        remedy='choose another topic, or add .option("intoSource", "true") if this is what you want',
-    )
 
 
 # Spark's local property for the number of a stream's batch.

@@ -43,7 +43,7 @@ SIDED: Mapping[str, Callable[[Settings, Side], Transform]] = {
 }
 WHOLE: Mapping[str, Callable[[Settings], Transform]] = {
     "DropHeaders": metadata.drop_headers,
-    "Filter": metadata.drop_records,
+    "Filter": lambda _: Transform(lambda _: None),
     "InsertHeader": metadata.insert_header,
     "RegexRouter": metadata.route_by_regex,
     "TimestampRouter": metadata.route_by_timestamp,
@@ -51,7 +51,7 @@ WHOLE: Mapping[str, Callable[[Settings], Transform]] = {
 }
 PREDICATES: Mapping[str, Callable[[Settings], Predicate]] = {
     "HasHeaderKey": metadata.has_header_key,
-    "RecordIsTombstone": metadata.record_is_tombstone,
+    "RecordIsTombstone": lambda _: Predicate(lambda record: record.value.is_null),
     "TopicNameMatches": metadata.topic_name_matches,
 }
 # Names of fields that an error lists.

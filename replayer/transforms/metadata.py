@@ -44,15 +44,6 @@ def has_header_key(settings: Settings) -> Predicate:
     return Predicate(lambda record: any(name == wanted for name, _ in record.headers))
 
 
-def record_is_tombstone(_: Settings) -> Predicate:
-    """Match records whose value is null."""
-    return Predicate(lambda record: record.value.is_null)
-
-
-def drop_records(_: Settings) -> Transform:
-    return Transform(lambda _: None)
-
-
 def drop_headers(settings: Settings) -> Transform:
     names = frozenset(settings.names("headers"))
     return Transform(

@@ -19,6 +19,7 @@ from blockgz.errors import NotInArchive, ObjectMissing
 from index_format import objects
 from index_format.keys import (
     INDEX_SUFFIXES,
+    LAYOUTS,
     TOPIC_CONFIG_OBJECT,
     PartitionKeys,
     TopicFolder,
@@ -213,7 +214,7 @@ async def open_to_verify(archive: ArchiveReader, topic: str, partition: int) -> 
     try:
         return await archive.open_partition(topic, partition)
     except Damaged as error:
-        keys = await archive.partition_keys(topic, partition)
+        keys = LAYOUTS[archive.layout](await archive.folder_of(topic), partition)
         lost = await _unreachable(archive, keys)
         damage = [Damage(keys.marker, error.reason)]
         return PartitionFindings(topic, partition, lost=lost, damage=damage, incarnation=keys.folder.incarnation)

@@ -71,7 +71,8 @@ def store_marker(
         gaps = chain.gaps_behind
         marker = markers.advanced(marker, gaps[-1].end, nonce=nonce, leader_epoch=None, gaps=gaps)
         # The next repair finds them in a catalog, though what was erased is gone by then, and this marker too.
-        marker = yield from store_catalogs(keys, *markers.folded_with_gaps_behind(marker), {})
+        folded = markers.with_gaps_folded(marker, len(marker.tail), marker.next_offset)
+        marker = yield from store_catalogs(keys, *folded, {})
     return (yield from swap_marker(keys.marker, replace(marker, nonce=nonce, continues=draft.continues), expected))
 
 

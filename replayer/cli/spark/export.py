@@ -157,7 +157,15 @@ def _run(
         stage_progress(what, running.sparkContext.statusTracker(), as_json=as_json),
     ):
         result = write_export(running, plan, export)
-    document |= _result_document(result) | {"seconds": round(time.monotonic() - began, 3)}
+    fields = ("topic", "partition", "from", "to", "reason")
+    document |= {
+        "records": result.written,
+        "records_read": result.read,
+        "bad_values": result.bad,
+        "first_bad_value": result.first_bad,
+        "skipped": [dict(zip(fields, each, strict=True)) for each in result.skipped],
+        "seconds": round(time.monotonic() - began, 3),
+    }
     _print(document, _result_text(result, export), as_json=as_json)
     return PARTLY_FAILED if result.bad or result.skipped else 0
 
@@ -189,18 +197,6 @@ def _plan_text(plan: "ExportPlan", verb: str) -> str:
         lines.append(f"WARNING {topic}:{partition} recorded gap [{gap.start}..{gap.end}): {gap.reason}")
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join([*lines, *(f"WARNING {line}" for line in cut_lines(plan.cuts))])
-
-
-def _result_document(result: "WriteResult") -> dict[str, Any]:
-    return {
-        "records": result.written,
-        "records_read": result.read,
-        "bad_values": result.bad,
-        "first_bad_value": result.first_bad,
-        "skipped": [
-            dict(zip(("topic", "partition", "from", "to", "reason"), each, strict=True)) for each in result.skipped
-        ],
-    }
 
 
 def _result_text(result: "WriteResult", export: "Export") -> str:

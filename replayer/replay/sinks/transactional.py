@@ -119,7 +119,9 @@ class CommittedPositions(Generic[P]):
             return told
 
         again = Retrying(
-            retry=retry_if_exception(_has_no_coordinator_yet),
+            retry=retry_if_exception(
+                lambda error: isinstance(error, KafkaException) and error.args[0].code() in NO_COORDINATOR_YET
+            ),
             wait=wait_fixed(ASK_AGAIN_SECONDS),
             stop=stop_after_delay(COORDINATOR_SECONDS),
             reraise=True,
@@ -129,10 +131,6 @@ class CommittedPositions(Generic[P]):
         except KafkaException as error:
             what = f"the job's positions in {self._target} cannot be {done}"
             raise kafka_failure(self._connection_errors.denied or error.args[0], what) from error
-
-
-def _has_no_coordinator_yet(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in NO_COORDINATOR_YET
 
 
 T = TypeVar("T")
