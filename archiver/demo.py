@@ -13,14 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from archiver.ingest.kafka_source import CLIENT_ID
 from blockgz.errors import BrokerUnreachable
-from blockgz.kafka.connection import (
-    BROKER_DEADLINE_SECONDS,
-    ConnectionErrors,
-    client_settings,
-    cluster_metadata,
-    kafka_failure,
-    make_client,
-)
+from blockgz.kafka import connection
 
 SEED = 20_260
 ITEMS = ("espresso beans", "paper filters", "Kännchen", "☕ mug", 'the "big" kettle', "grinder\nmanual", "scale")
@@ -95,44 +88,45 @@ class DemoCluster(NamedTuple):
 @contextmanager
 def mock_cluster() -> Iterator[DemoCluster]:
     """Provide a broker inside this process, for other processes as well. It creates topics on first use."""
-    settings = client_settings({"bootstrap.servers": "unused"}, CLIENT_ID) | {"test.mock.num.brokers": 1}
-    client: Producer = make_client(Producer, settings)
-    broker = next(iter(client.list_topics(timeout=BROKER_DEADLINE_SECONDS).brokers.values()))
+    settings = connection.client_settings({"bootstrap.servers": "unused"}, CLIENT_ID) | {"test.mock.num.brokers": 1}
+    client: Producer = connection.make_client(Producer, settings)
+    broker = next(iter(client.list_topics(timeout=connection.BROKER_DEADLINE_SECONDS).brokers.values()))
     address = f"{broker.host}:{broker.port}"
     cluster = DemoCluster({"bootstrap.servers": address}, "orders", "orders-restored", spare := "orders-again")
     for topic in (cluster.topic, cluster.restored_topic, spare):
-        client.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS)
+        client.list_topics(topic, timeout=connection.BROKER_DEADLINE_SECONDS)
     yield cluster
 
 
 @contextmanager
 def own_topics(properties: Mapping[str, str], token: str) -> Iterator[DemoCluster]:
     """Create two topics on a given cluster, and delete them at the end; `token` makes their names unique."""
-    connection_errors = ConnectionErrors()
-    settings = {**client_settings(properties, CLIENT_ID), "error_cb": connection_errors}
-    admin: AdminClient = make_client(AdminClient, settings)
+    connection_errors = connection.ConnectionErrors()
+    settings = {**connection.client_settings(properties, CLIENT_ID), "error_cb": connection_errors}
+    admin: AdminClient = connection.make_client(AdminClient, settings)
     bootstrap = properties["bootstrap.servers"]
     cluster = DemoCluster(properties, f"blockgz-demo-{token}", f"blockgz-demo-{token}-restored")
     topics = [cluster.topic, cluster.restored_topic]
     config = {"retention.ms": "-1", "cleanup.policy": "delete"}
-    cluster_metadata(admin, connection_errors, bootstrap)
+    connection.cluster_metadata(admin, connection_errors, bootstrap)
     created = admin.create_topics(
-        [NewTopic(topic, PARTITIONS, config=config) for topic in topics], request_timeout=BROKER_DEADLINE_SECONDS
+        [NewTopic(topic, PARTITIONS, config=config) for topic in topics],
+        request_timeout=connection.BROKER_DEADLINE_SECONDS,
     )
     try:
         for topic, answer in created.items():
             _result(answer, f"topic {topic} cannot be created on {bootstrap}")
         yield cluster
     finally:
-        deleted = admin.delete_topics(topics, request_timeout=BROKER_DEADLINE_SECONDS)
+        deleted = admin.delete_topics(topics, request_timeout=connection.BROKER_DEADLINE_SECONDS)
         for answer in deleted.values():
             answer.exception()
 
 
 def produce(properties: Mapping[str, str], topic: str, records: Iterable[DemoRecord]) -> dict[int, list[int]]:
     """Produce the records in order; return the offsets of each partition, in the order of its records."""
-    settings = {"linger.ms": 20, "enable.idempotence": True, **client_settings(properties, CLIENT_ID)}
-    producer: Producer = make_client(Producer, settings)
+    settings = {"linger.ms": 20, "enable.idempotence": True, **connection.client_settings(properties, CLIENT_ID)}
+    producer: Producer = connection.make_client(Producer, settings)
     offsets: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
     failures: list[Any] = []
 
@@ -158,7 +152,7 @@ def produce(properties: Mapping[str, str], topic: str, records: Iterable[DemoRec
     if producer.flush(DELIVERY_SECONDS):
         raise BrokerUnreachable(f"the records of {topic} were not accepted within {DELIVERY_SECONDS:.0f} s")
     if failures:
-        raise kafka_failure(failures[0], f"the records of {topic} were not taken")
+        raise connection.kafka_failure(failures[0], f"the records of {topic} were not taken")
     return offsets
 
 
@@ -166,4 +160,4 @@ def _result(answer: Any, what: str) -> None:
     try:
         answer.result()
     except KafkaException as error:
-        raise kafka_failure(error.args[0], what) from error
+        raise connection.kafka_failure(error.args[0], what) from error

@@ -9,30 +9,10 @@ Errors of both programs are in blockgz.errors.
 from collections.abc import Mapping
 from enum import StrEnum
 
-from blockgz.errors import (
-    CORE_DUMP,
-    PARTLY_FAILED,
-    AccessDenied,
-    BlockgzError,
-    BrokerUnreachable,
-    BufferFailed,
-    BufferFull,
-    FormatError,
-    NoSuchTopic,
-    ObjectMissing,
-    PartitionUnavailable,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    StoreUnfit,
-    SyncFailed,
-    UnsupportedVersion,
-    end_text,
-)
+from blockgz import errors
 
 
-class OwnedByAnother(BlockgzError):
+class OwnedByAnother(errors.BlockgzError):
     """Another writer owns the partition."""
 
     exit_code = 11
@@ -58,10 +38,10 @@ class TopicChanged(OwnedByAnother):
     """The topic was created again since the partition was claimed, or its records look as if it was."""
 
 
-class TopicGone(NoSuchTopic):
+class TopicGone(errors.NoSuchTopic):
     """The topic was deleted while it was archived."""
 
-    exit_code = PARTLY_FAILED
+    exit_code = errors.PARTLY_FAILED
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -75,45 +55,45 @@ class FolderClosed(AssignmentLost):
     """The marker names a successor: the partition continues in another folder of the archive."""
 
 
-class Diverged(BlockgzError):
+class Diverged(errors.BlockgzError):
     """The log no longer agrees with what was archived from it."""
 
 
-class GapRefused(BlockgzError):
+class GapRefused(errors.BlockgzError):
     """Records were lost to retention and the policy is to stop."""
 
 
-class SalvageRefused(BlockgzError):
+class SalvageRefused(errors.BlockgzError):
     """The chunks of a dead writer cannot fill a gap."""
 
 
-class DropRefused(BlockgzError):
+class DropRefused(errors.BlockgzError):
     """A topic is not dropped: something writes to it, or the cluster still has it."""
 
 
-class RewriteOvertaken(BlockgzError):
+class RewriteOvertaken(errors.BlockgzError):
     """Another maintainer or folder took over while this one rewrote a partition; nothing of this rewrite counts."""
 
     exit_code = 11
 
 
-class RefetchRefused(BlockgzError):
+class RefetchRefused(errors.BlockgzError):
     """Lost records cannot be read from this cluster."""
 
 
-class RewriteRefused(BlockgzError):
+class RewriteRefused(errors.BlockgzError):
     """A partition that cannot be rewritten, or not as it was planned."""
 
 
-class ContentsDiffer(BlockgzError):
+class ContentsDiffer(errors.BlockgzError):
     """A rewritten chunk does not hold what it is to replace."""
 
 
-class UnreadableRecord(BlockgzError):
+class UnreadableRecord(errors.BlockgzError):
     """A record that the client cannot hand over."""
 
 
-class UnencodableRecord(BlockgzError):
+class UnencodableRecord(errors.BlockgzError):
     """A record that the chosen record format cannot hold without loss."""
 
     def __init__(self, offset: int, why: str) -> None:
@@ -125,11 +105,11 @@ class UnencodableRecord(BlockgzError):
         self.offset = offset
 
 
-class DeadLetterRefused(BlockgzError):
+class DeadLetterRefused(errors.BlockgzError):
     """A record that cannot be archived, and that the topic for such records cannot hold either."""
 
 
-class WorkerLost(BlockgzError):
+class WorkerLost(errors.BlockgzError):
     """A process of `--once --workers` that died before it reported."""
 
     def __init__(self, number: int, exit_code: int) -> None:
@@ -137,16 +117,16 @@ class WorkerLost(BlockgzError):
         if exit_code == -9:
             why = "it ran out of memory, or somebody killed it"
         elif exit_code < 0:
-            why, advice = "a fault in a library; one in a thread of librdkafka prints nothing", f"; {CORE_DUMP}"
+            why, advice = "a fault in a library; one in a thread of librdkafka prints nothing", f"; {errors.CORE_DUMP}"
         remedy = "run it again: committed records are safe, and the next run continues from there"
         super().__init__(
-            f"worker {number} {end_text(exit_code)} before it had drained its partitions",
+            f"worker {number} {errors.end_text(exit_code)} before it had drained its partitions",
             why=why,
             remedy=remedy + advice,
         )
 
 
-class ServiceUnreachable(BlockgzError):
+class ServiceUnreachable(errors.BlockgzError):
     """No running archiver answers at an address."""
 
 
@@ -182,16 +162,16 @@ _ONCE_OPEN = (Situation.STARTING, Situation.BOUNDED, Situation.SERVING)
 _BY_GROUP = (Situation.STARTING, Situation.SERVING)
 
 # The answers by error class; the nearest base class counts. Others stop: diverged, damaged, misconfigured.
-TABLE: Mapping[type[BlockgzError], Mapping[Situation, Next]] = {
-    StoreBusy: dict.fromkeys(Situation, Next.AGAIN),
-    StoreUnavailable: dict.fromkeys(_ONCE_OPEN, Next.AGAIN),
-    BrokerUnreachable: dict.fromkeys(_ONCE_OPEN, Next.AGAIN),
-    AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},
-    StoreFull: _ATTENDED | {Situation.SERVING: Next.AGAIN},
-    SyncFailed: _ATTENDED | {Situation.SERVING: Next.CLAIM},
-    BufferFull: dict.fromkeys(_ONCE_OPEN, Next.AGAIN),
-    BufferFailed: dict.fromkeys(_ONCE_OPEN, Next.READ),
-    PartitionUnavailable: dict.fromkeys(_ONCE_OPEN, Next.CLAIM),
+TABLE: Mapping[type[errors.BlockgzError], Mapping[Situation, Next]] = {
+    errors.StoreBusy: dict.fromkeys(Situation, Next.AGAIN),
+    errors.StoreUnavailable: dict.fromkeys(_ONCE_OPEN, Next.AGAIN),
+    errors.BrokerUnreachable: dict.fromkeys(_ONCE_OPEN, Next.AGAIN),
+    errors.AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},
+    errors.StoreFull: _ATTENDED | {Situation.SERVING: Next.AGAIN},
+    errors.SyncFailed: _ATTENDED | {Situation.SERVING: Next.CLAIM},
+    errors.BufferFull: dict.fromkeys(_ONCE_OPEN, Next.AGAIN),
+    errors.BufferFailed: dict.fromkeys(_ONCE_OPEN, Next.READ),
+    errors.PartitionUnavailable: dict.fromkeys(_ONCE_OPEN, Next.CLAIM),
     TopicGone: dict.fromkeys(_ONCE_OPEN, Next.CLAIM),
     TopicChanged: dict.fromkeys(_BY_GROUP, Next.READ),
     Fenced: dict.fromkeys(_BY_GROUP, Next.READ),
@@ -199,23 +179,23 @@ TABLE: Mapping[type[BlockgzError], Mapping[Situation, Next]] = {
 }
 
 
-def what_next(error: BlockgzError, situation: Situation) -> Next:
+def what_next(error: errors.BlockgzError, situation: Situation) -> Next:
     """Return what to do about an error."""
     kind = next((kind for kind in type(error).__mro__ if kind in TABLE), None)
     return Next.STOP if kind is None else TABLE[kind].get(situation, Next.STOP)
 
 
-def may_be_fixed(error: BlockgzError) -> bool:
+def may_be_fixed(error: errors.BlockgzError) -> bool:
     """Return whether somebody may fix what stopped a partition: an object, a bucket or a disk.
 
     A partition that diverged, or that another group archives, needs a decision, and is not tried again by itself.
     """
-    if isinstance(error, UnsupportedVersion | StoreUnfit):
+    if isinstance(error, errors.UnsupportedVersion | errors.StoreUnfit):
         return False
-    return isinstance(error, FormatError | ObjectMissing | StoreError)
+    return isinstance(error, errors.FormatError | errors.ObjectMissing | errors.StoreError)
 
 
-def passing(error: BlockgzError) -> BlockgzError:
+def passing(error: errors.BlockgzError) -> errors.BlockgzError:
     """Return the error if a service may try the same again; raise it otherwise."""
     if what_next(error, Situation.SERVING) is not Next.AGAIN:
         raise error

@@ -17,21 +17,10 @@ from blockgz.kafka import LogBounds
 from blockgz.store.probe import probe
 from blockgz.store.writer import ToolStore
 from blockgz.topic_patterns import TopicSelection
+from index_format import old_files
 from index_format.blocks import COMPRESSORS, Compressor
 from index_format.keys import LAYOUTS, TopicPartition
 from index_format.objects import UNVERIFIED, ArchiveInfo, Gap
-from index_format.old_files import (
-    Fetch,
-    Fetching,
-    OldPartition,
-    R,
-    Unsure,
-    advance,
-    delimited_lines,
-    parts_of,
-    read_file,
-    records_of,
-)
 from index_format.old_objects import OldFormat, group_by_partition, has_current_objects
 from index_format.record_formats import record_format
 from index_format.records import Record, record_at
@@ -45,32 +34,32 @@ class OldReader:
     old_format: OldFormat
     max_block_bytes: int
 
-    def run(self, fetching: Fetching[R]) -> R:
+    def run(self, fetching: old_files.Fetching[old_files.R]) -> old_files.R:
         """Run a generator of fetches on the store, and return its result."""
-        step = advance(fetching, None)
-        while isinstance(step, Fetch):
-            step = advance(fetching, self._fetched(step))
+        step = old_files.advance(fetching, None)
+        while isinstance(step, old_files.Fetch):
+            step = old_files.advance(fetching, self._fetched(step))
         return step
 
-    def records(self, partition: OldPartition, position: int) -> Iterator[pa.RecordBatch | Unsure]:
+    def records(self, partition: old_files.OldPartition, position: int) -> Iterator[pa.RecordBatch | old_files.Unsure]:
         """Yield the records at or above `position` in offset order, with uncertain offsets in their places."""
         for piece in partition.pieces:
             if position >= piece.end:
                 continue
             if position < piece.start and piece is not partition.pieces[0]:
-                yield Unsure(position, piece.start, "no file holds them", is_damage=True)
-            data = (self._fetched(part) or b"" for part in parts_of(piece.file.key, piece.file.size))
-            yield from records_of(piece, data, self.old_format, self.max_block_bytes, position)
+                yield old_files.Unsure(position, piece.start, "no file holds them", is_damage=True)
+            data = (self._fetched(part) or b"" for part in old_files.parts_of(piece.file.key, piece.file.size))
+            yield from old_files.records_of(piece, data, self.old_format, self.max_block_bytes, position)
             position = piece.end
 
-    def _fetched(self, fetch: Fetch) -> bytes | None:
+    def _fetched(self, fetch: old_files.Fetch) -> bytes | None:
         if fetch.end is not None:
             return self.store.get_range(fetch.key, fetch.start, fetch.end)
         stored = self.store.get(fetch.key)
         return None if stored is None else stored.body
 
 
-def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[OldPartition]:
+def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[old_files.OldPartition]:
     """Return the partitions of an old archive, or of the selected topics; data is read only if no index can be used."""
     selection = TopicSelection(topics) if topics else None
     sizes = {listed.key: listed.size for listed in reader.store.list("")}
@@ -89,11 +78,11 @@ def survey(reader: OldReader, topics: Sequence[str] = ()) -> list[OldPartition]:
     for place, each in found.items():
         if selection is None or selection([place.topic]):
             files = [
-                reader.run(read_file(data, sizes[data.key], reader.old_format, reader.max_block_bytes))
+                reader.run(old_files.read_file(data, sizes[data.key], reader.old_format, reader.max_block_bytes))
                 for data in each.data
             ]
             marker = reader.store.get(each.marker_key) if each.marker_key else None
-            partitions.append(OldPartition.of(place, each, files, marker.body if marker else None))
+            partitions.append(old_files.OldPartition.of(place, each, files, marker.body if marker else None))
     missing = (selection.names if selection else frozenset()) - {each.place.topic for each in partitions}
     if missing or not partitions:
         raise NotInArchive(
@@ -150,13 +139,13 @@ class ImportTarget:
 class ImportReport:
     """The result for one partition."""
 
-    partition: OldPartition
+    partition: old_files.OldPartition
     records: int = 0
     chunks: int = 0
     position: int = 0
     """The offset where this run began: the end of what an earlier run imported."""
     next_offset: int | None = None
-    unsure: list[Unsure] = field(default_factory=list)
+    unsure: list[old_files.Unsure] = field(default_factory=list)
     """Offsets whose records were not imported; each is in a recorded gap."""
     failure: BlockgzError | None = None
     lines: int = 0
@@ -167,7 +156,7 @@ class ImportReport:
 class OldLog:
     """A log that is an old partition: a resumed import compares its archive with it."""
 
-    def __init__(self, reader: OldReader, partition: OldPartition) -> None:
+    def __init__(self, reader: OldReader, partition: old_files.OldPartition) -> None:
         self._reader = reader
         self._partition = partition
 
@@ -176,7 +165,7 @@ class OldLog:
 
     def record_at(self, offset: int) -> Record | None:
         found = next(self._reader.records(self._partition, offset), None)
-        if found is None or isinstance(found, Unsure):
+        if found is None or isinstance(found, old_files.Unsure):
             return None
         record = record_at(found, 0)
         return record if record.offset == offset else None
@@ -204,7 +193,7 @@ def check_target(reader: OldReader, target: ToolStore, *, single_writer: bool) -
 
 def import_partition(
     reader: OldReader,
-    partition: OldPartition,
+    partition: old_files.OldPartition,
     target: ImportTarget,
     buffer: BufferFolder,
     on_records: Callable[[int], None],
@@ -227,9 +216,9 @@ def import_partition(
         try:
             for found in reader.records(partition, claimed.position):
                 importer.take(found)
-                if not isinstance(found, Unsure):
+                if not isinstance(found, old_files.Unsure):
                     report.lines += found.num_rows
-                    report.delimited += delimited_lines(found, reader.old_format)
+                    report.delimited += old_files.delimited_lines(found, reader.old_format)
             importer.end()
         finally:
             importer.discard()
@@ -260,8 +249,8 @@ class _Importer:
         self._chunk: ChunkBuilder | None = None
         report.next_offset = claimed.held.marker.next_offset
 
-    def take(self, found: pa.RecordBatch | Unsure) -> None:
-        if isinstance(found, Unsure):
+    def take(self, found: pa.RecordBatch | old_files.Unsure) -> None:
+        if isinstance(found, old_files.Unsure):
             self._report.unsure.append(found)
             if self._gap is None or self._gap.end != found.start:
                 self.end()

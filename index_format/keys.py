@@ -7,13 +7,9 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from index_format.errors import BadName, MalformedObject
-
-if TYPE_CHECKING:
-    from index_format.marker import CatalogReference, ChunkEntry
-    from index_format.objects import ChunkIndex
 
 ARCHIVE_OBJECT = "_archive.json"
 INVENTORY_OBJECT = "_inventory.json"
@@ -96,6 +92,30 @@ class TopicFolder(NamedTuple):
         """`orders`, or `orders~2` for the second incarnation."""
         check_topic(self.topic)
         return self.topic if self.incarnation == 1 else f"{self.topic}~{self.incarnation}"
+
+
+class IndexedChunk(Protocol):
+    """The fields of a `ChunkIndex` that name its data: the module that defines a `ChunkIndex` imports this one."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def record_format(self) -> str: ...
+    @property
+    def codec(self) -> str: ...
+    @property
+    def encryption(self) -> Any: ...
+    @property
+    def data(self) -> Any: ...
+
+
+class Named(Protocol):
+    """A chunk's entry or a reference to a catalog: something with a name and an offset at which it starts."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_offset(self) -> int: ...
 
 
 class ChunkStart(NamedTuple):
@@ -205,16 +225,16 @@ class PartitionKeys:
         """Return the name if a chunk at that position may have it; raises MalformedObject."""
         raise NotImplementedError
 
-    def index_key(self, entry: "ChunkEntry") -> str:
+    def index_key(self, entry: Named) -> str:
         """Return the key of a chunk's index, by its entry; raises MalformedObject for a name that is not derived."""
         return self.chunks + self.check_name(entry.name, entry.start_offset, INDEX_SUFFIXES[self.layout])
 
-    def data_key(self, index: "ChunkIndex") -> str:
+    def data_key(self, index: IndexedChunk) -> str:
         """Return the key of a chunk's data, by its index; raises MalformedObject for a name that is not derived."""
         suffix = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
         return self.chunks + self.check_name(index.data.name, index.start_offset, suffix)
 
-    def catalog_key(self, reference: "CatalogReference", level: int) -> str:
+    def catalog_key(self, reference: Named, level: int) -> str:
         """Return the key of a catalog, by its reference; raises MalformedObject for a name that is not derived."""
         if not is_catalog_name(reference.name, level, reference.start_offset):
             raise _bad_name(reference.name, self.home)

@@ -15,22 +15,6 @@ from msgspec.structs import replace
 from index_format import objects
 from index_format.errors import MalformedObject
 from index_format.keys import PartitionKeys, catalog_name
-from index_format.objects import (
-    EMPTY,
-    ERASED,
-    BlockEntry,
-    ChunkIndex,
-    Count,
-    Gap,
-    Name,
-    Offset,
-    Sealed,
-    Sha256,
-    Timestamp,
-    Word,
-    WrappedKey,
-    check_gaps,
-)
 
 FAN_OUT = 64
 MAX_GAPS_IN_MARKER = 256
@@ -43,17 +27,17 @@ LeaderEpoch = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 class ChunkEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A committed chunk: name and sha256 of its index, and its fields; next_offset may pass the index's."""
 
-    name: Name
-    start_offset: Offset
-    next_offset: Offset
-    first_offset: Offset
-    last_offset: Offset
-    num_records: Count
-    bytes: Count
-    raw_bytes: Count
-    min_timestamp: Timestamp
-    max_timestamp: Timestamp
-    sha256: Sha256
+    name: objects.Name
+    start_offset: objects.Offset
+    next_offset: objects.Offset
+    first_offset: objects.Offset
+    last_offset: objects.Offset
+    num_records: objects.Count
+    bytes: objects.Count
+    raw_bytes: objects.Count
+    min_timestamp: objects.Timestamp
+    max_timestamp: objects.Timestamp
+    sha256: objects.Sha256
 
     def __post_init__(self) -> None:
         if not self.start_offset <= self.first_offset <= self.last_offset < self.next_offset:
@@ -65,15 +49,15 @@ class ChunkEntry(msgspec.Struct, frozen=True, kw_only=True):
 class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
     """One folded catalog; counts and bytes are sums over its chunks."""
 
-    name: Name
-    start_offset: Offset
-    next_offset: Offset
-    min_timestamp: Timestamp
-    max_timestamp: Timestamp
-    num_records: Count
-    num_chunks: Count
-    bytes: Count
-    sha256: Sha256
+    name: objects.Name
+    start_offset: objects.Offset
+    next_offset: objects.Offset
+    min_timestamp: objects.Timestamp
+    max_timestamp: objects.Timestamp
+    num_records: objects.Count
+    num_chunks: objects.Count
+    bytes: objects.Count
+    sha256: objects.Sha256
 
     def __post_init__(self) -> None:
         if not self.start_offset < self.next_offset:
@@ -100,7 +84,7 @@ class ChunkCatalog(msgspec.Struct, frozen=True, kw_only=True):
     level: Annotated[int, msgspec.Meta(ge=1, le=1)]
     entries: Annotated[tuple[ChunkEntry, ...], msgspec.Meta(max_length=FAN_OUT)]
     """Empty if every record below was erased: then a gap represents them."""
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[objects.Gap, ...] = ()
 
     def __post_init__(self) -> None:
         if not (self.entries or self.gaps):
@@ -116,7 +100,7 @@ class ReferenceCatalog(msgspec.Struct, frozen=True, kw_only=True):
     version: int = objects.VERSION
     level: Annotated[int, msgspec.Meta(ge=2, le=MAX_LEVELS)]
     entries: Annotated[tuple[CatalogReference, ...], msgspec.Meta(min_length=1, max_length=FAN_OUT)]
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[objects.Gap, ...] = ()
 
     def __post_init__(self) -> None:
         _check_order(self.entries, "catalog")
@@ -128,8 +112,8 @@ Catalog = ChunkCatalog | ReferenceCatalog
 class Continues(msgspec.Struct, frozen=True):
     """The folder whose chunks hold a partition below `offset`, its records from there on being in the marker's own."""
 
-    folder: Name
-    offset: Offset
+    folder: objects.Name
+    offset: objects.Offset
 
 
 class Rewriting(msgspec.Struct, frozen=True, kw_only=True, rename={"start": "from", "end": "to"}):
@@ -137,11 +121,11 @@ class Rewriting(msgspec.Struct, frozen=True, kw_only=True, rename={"start": "fro
 
     token: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
     """New with each attempt; the names of all that the maintainer stores hold it."""
-    kind: Word
+    kind: objects.Word
     level: Annotated[int, msgspec.Meta(ge=1, le=MAX_LEVELS)]
-    start: Offset
-    end: Offset
-    since: Timestamp
+    start: objects.Offset
+    end: objects.Offset
+    since: objects.Timestamp
     """When it was taken or last renewed."""
 
 
@@ -149,8 +133,8 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
     """References that a rewrite took out of the marker: what they lead to is kept for a grace."""
 
     references: Annotated[tuple[CatalogReference, ...], msgspec.Meta(min_length=1)]
-    token: Name
-    at: Timestamp | None = None
+    token: objects.Name
+    at: objects.Timestamp | None = None
     """When garbage collection first saw them here, from which the grace counts."""
 
     @property
@@ -167,18 +151,18 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     """The maintainers' part of a marker; the catalogs are theirs too, but that writers fold into them."""
 
-    revision: Count = 0
+    revision: objects.Count = 0
     """Raised by one with every swap, by whomever, so that no two versions of a marker are equal."""
-    pruned_before: Offset = 0
+    pruned_before: objects.Offset = 0
     """The offset below which nothing is archived any longer."""
     rewriting: Rewriting | None = None
     retired: Annotated[tuple[Retired, ...], msgspec.Meta(max_length=MAX_RETIRED)] = ()
-    fold_before: Offset = 0
+    fold_before: objects.Offset = 0
     """The writer's next swap folds the entries of the tail that end at or below it."""
 
 
 @objects.stored
-class Marker(Sealed, frozen=True, kw_only=True):
+class Marker(objects.Sealed, frozen=True, kw_only=True):
     """The committed state of one partition, swapped as a whole: the newest chunks, and what leads to older ones.
 
     `maintenance` and `catalogs` are the maintainers' part, all else the writer's; writers add to `catalogs` what they
@@ -190,22 +174,22 @@ class Marker(Sealed, frozen=True, kw_only=True):
 
     format: str = "block-gzip-marker"
     version: int = objects.VERSION
-    archive_id: Name
-    topic: Name
+    archive_id: objects.Name
+    topic: objects.Name
     topic_id: str | None
-    partition: Count
+    partition: objects.Count
     group_id: str
-    isolation_level: Word | None = None
+    isolation_level: objects.Word | None = None
     """The level at which its chunks were consumed; None if the claim was written without it."""
     epoch: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-    writer: Name
-    nonce: Name
-    start_offset: Offset | None = None
+    writer: objects.Name
+    nonce: objects.Name
+    start_offset: objects.Offset | None = None
     """None, like the next one, from the first claim until the first commit."""
-    next_offset: Offset | None = None
+    next_offset: objects.Offset | None = None
     leader_epoch: LeaderEpoch | None = None
-    tail_hash: Sha256 | None = None
-    last_chunk_index: Name | None = None
+    tail_hash: objects.Sha256 | None = None
+    last_chunk_index: objects.Name | None = None
     tail: Annotated[tuple[ChunkEntry, ...], msgspec.Meta(max_length=FAN_OUT)] = ()
     """The newest chunks, oldest first."""
     catalogs: Annotated[
@@ -213,13 +197,13 @@ class Marker(Sealed, frozen=True, kw_only=True):
         msgspec.Meta(max_length=MAX_LEVELS),
     ] = ()
     """References to catalogs of level 1, 2, …, oldest first; deeper levels hold older chunks."""
-    gaps: tuple[Gap, ...] = ()
-    successor: Name | None = None
+    gaps: tuple[objects.Gap, ...] = ()
+    successor: objects.Name | None = None
     continues: Continues | msgspec.UnsetType = msgspec.UNSET
     """Only where the log was truncated; left out elsewhere."""
-    tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET
+    tail_key: objects.WrappedKey | msgspec.UnsetType = msgspec.UNSET
     """The key of the HMAC `tail_hash`, if the newest record is in an encrypted chunk; only in version 2."""
-    last_offset: Offset | msgspec.UnsetType = msgspec.UNSET
+    last_offset: objects.Offset | msgspec.UnsetType = msgspec.UNSET
     """The offset of the record of `tail_hash`; only in version 2, where the tail may be empty."""
     maintenance: Maintenance | msgspec.UnsetType = msgspec.UNSET
     """Only in version 2."""
@@ -239,7 +223,7 @@ class Marker(Sealed, frozen=True, kw_only=True):
             raise ValueError("start_offset is above the oldest chunk's")
         if self.pruned_before > (spans[0].start_offset if spans else self.next_offset or 0):
             raise ValueError("pruned_before is above the oldest chunk's start_offset, or above next_offset")
-        check_gaps(self.gaps, self.next_offset)
+        objects.check_gaps(self.gaps, self.next_offset)
         if self.tail and self.last_chunk_index != self.tail[-1].name:
             raise ValueError("last_chunk_index is not the newest chunk's")
 
@@ -307,7 +291,7 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True):
 
     format: str = "block-gzip-floor"
     version: int = objects.VERSION
-    pruned_before: Offset
+    pruned_before: objects.Offset
 
 
 class PendingCatalog(NamedTuple):
@@ -378,7 +362,7 @@ def reference_to(catalog: Catalog, name: str, body: bytes, bounds: tuple[int, in
     )
 
 
-def entry_of(index: ChunkIndex, name: str, body: bytes) -> ChunkEntry:
+def entry_of(index: objects.ChunkIndex, name: str, body: bytes) -> ChunkEntry:
     """Return the entry of a chunk whose index is stored as `body` under `name`."""
     return ChunkEntry(
         name=name,
@@ -395,11 +379,11 @@ def entry_of(index: ChunkIndex, name: str, body: bytes) -> ChunkEntry:
     )
 
 
-def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> ChunkIndex:
+def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> objects.ChunkIndex:
     """Return the chunk index in `body`, checked against the entry that led to it; raises a FormatError."""
     if hashlib.sha256(body).hexdigest() != entry.sha256:
         raise MalformedObject(f"index {entry.name} is damaged", why="its sha256 is not the one in its entry")
-    index = objects.decode(body, ChunkIndex, entry.name)
+    index = objects.decode(body, objects.ChunkIndex, entry.name)
     same = replace(entry_of(index, entry.name, body), next_offset=entry.next_offset) == entry
     if not same or index.next_offset > entry.next_offset or (index.topic, index.partition) != (topic, partition):
         raise MalformedObject(f"index {entry.name} is not what its entry says", why="topic, offsets or counts differ")
@@ -407,7 +391,13 @@ def decode_index(body: bytes, entry: ChunkEntry, topic: str, partition: int) -> 
 
 
 def claimed(
-    marker: Marker, *, writer: str, nonce: str, group_id: str, isolation_level: str | None, gap: Gap | None = None
+    marker: Marker,
+    *,
+    writer: str,
+    nonce: str,
+    group_id: str,
+    isolation_level: str | None,
+    gap: objects.Gap | None = None,
 ) -> Marker:
     """Return the marker as its next owner claims it; a gap moves next_offset to the gap's end."""
     owner = {"writer": writer, "nonce": nonce, "group_id": group_id, "isolation_level": isolation_level}
@@ -417,7 +407,7 @@ def claimed(
     chain_end, gaps = marker.chain_end, [gap]
     # Progress without records, of version 1 and in no entry, becomes an empty gap of version 2.
     if marker.maintenance and chain_end is not None and chain_end < gap.start:
-        gaps = [replace(gap, start=chain_end, end=gap.start, reason=EMPTY), gap]
+        gaps = [replace(gap, start=chain_end, end=gap.start, reason=objects.EMPTY), gap]
     return replace(claim, next_offset=gap.end, gaps=_with_gaps(marker, gaps))
 
 
@@ -434,7 +424,7 @@ def rebased(marker: Marker, found: Marker) -> Marker:
     return replace(marker, version=version, catalogs=found.catalogs, maintenance=found.maintenance)
 
 
-def recorded_at(gaps: Sequence[Gap], at: int | None) -> tuple[Gap, ...]:
+def recorded_at(gaps: Sequence[objects.Gap], at: int | None) -> tuple[objects.Gap, ...]:
     """Return the gaps with the time at which they are recorded; without a time in version 1."""
     return tuple(gaps) if at is None else tuple(replace(gap, at=at) for gap in gaps)
 
@@ -445,7 +435,7 @@ def advanced(
     *,
     nonce: str,
     leader_epoch: int | None,
-    gaps: Sequence[Gap] = (),
+    gaps: Sequence[objects.Gap] = (),
     at: int | None = None,
 ) -> Marker:
     """Return the marker after progress without records, up to the first of new `gaps`; `at`: see `recorded_at`."""
@@ -462,7 +452,7 @@ def advanced(
     elif tail and chain_end == tail[-1].next_offset:
         tail = (*tail[:-1], replace(tail[-1], next_offset=end))
     elif marker.maintenance and chain_end is not None and chain_end < end:
-        new_gaps = (*recorded_at([Gap(chain_end, end, EMPTY)], at), *new_gaps)
+        new_gaps = (*recorded_at([objects.Gap(chain_end, end, objects.EMPTY)], at), *new_gaps)
     return replace(
         marker,
         nonce=nonce,
@@ -474,7 +464,7 @@ def advanced(
     )
 
 
-def _with_gaps(marker: Marker, gaps: Sequence[Gap]) -> tuple[Gap, ...]:
+def _with_gaps(marker: Marker, gaps: Sequence[objects.Gap]) -> tuple[objects.Gap, ...]:
     """Return the marker's gaps and new ones behind its newest chunk; two of one reason become one."""
     # Without a chunk nothing folds: a log of records that cannot be archived would make gaps without end.
     last = marker.gaps[-1] if marker.gaps else None
@@ -492,7 +482,7 @@ def folded(marker: Marker) -> tuple[Marker, tuple[PendingCatalog, ...]]:
         asked = sum(entry.next_offset <= marker.maintenance.fold_before for entry in marker.tail)
         count = len(marker.tail) if len(marker.tail) >= FAN_OUT else asked
         return with_gaps_folded(marker, count) if count else (marker, ())
-    gaps, folded_gaps = marker.gaps, tuple[Gap, ...]()
+    gaps, folded_gaps = marker.gaps, tuple[objects.Gap, ...]()
     if len(gaps) > MAX_GAPS_IN_MARKER and marker.tail:
         folded_gaps = tuple(gap for gap in gaps if gap.end <= marker.tail[-1].next_offset)
         gaps = gaps[len(folded_gaps) :]
@@ -544,12 +534,12 @@ def with_catalog_name(marker: Marker, pending: PendingCatalog, name: str) -> Mar
 def appended(
     marker: Marker,
     entry: ChunkEntry,
-    gaps: Sequence[Gap],
+    gaps: Sequence[objects.Gap],
     *,
     nonce: str,
     leader_epoch: int | None,
     tail_hash: str | None,
-    tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET,
+    tail_key: objects.WrappedKey | msgspec.UnsetType = msgspec.UNSET,
     at: int | None = None,
 ) -> Marker:
     """Return the marker with one more chunk, and the gaps inside it, in a tail with room: see `folded`.
@@ -580,15 +570,15 @@ def appended(
 
 def _without_empty_gap(marker: Marker, start_offset: int) -> Marker:
     last = marker.gaps[-1] if marker.gaps else None
-    if last is None or last.reason != EMPTY or last.start != start_offset:
+    if last is None or last.reason != objects.EMPTY or last.start != start_offset:
         return marker
     return replace(marker, gaps=marker.gaps[:-1])
 
 
-def replaceable_gap(marker: Marker, start: int, end: int) -> Gap | None:
+def replaceable_gap(marker: Marker, start: int, end: int) -> objects.Gap | None:
     """Return the gap whose offsets [start, end) a chunk can take: behind catalogs and floor, in no chunk; or None."""
     gap = next((gap for gap in marker.gaps if gap.start <= start < end <= gap.end), None)
-    if gap is None or gap.reason == ERASED or start < marker.pruned_before:
+    if gap is None or gap.reason == objects.ERASED or start < marker.pruned_before:
         return None
     if any(reference.next_offset > gap.start for level in marker.catalogs for reference in level):
         return None
@@ -612,11 +602,11 @@ def before_gap(marker: Marker, start: int) -> Marker:
 def inserted(
     marker: Marker,
     entry: ChunkEntry,
-    gaps: Sequence[Gap],
+    gaps: Sequence[objects.Gap],
     *,
     nonce: str,
     tail_hash: str | None,
-    tail_key: WrappedKey | msgspec.UnsetType = msgspec.UNSET,
+    tail_key: objects.WrappedKey | msgspec.UnsetType = msgspec.UNSET,
 ) -> tuple[Marker, tuple[PendingCatalog, ...]]:
     """Return the marker with a chunk in a `replaceable_gap`, and catalogs to store; ValueError without one."""
     gap = replaceable_gap(marker, entry.start_offset, entry.next_offset)
@@ -673,25 +663,25 @@ def span_at_or_after(spans: Sequence[S], offset: int) -> S | None:
     return spans[position] if position < len(spans) else None
 
 
-def block_at_or_after(blocks: Sequence[BlockEntry], offset: int) -> int | None:
+def block_at_or_after(blocks: Sequence[objects.BlockEntry], offset: int) -> int | None:
     """Return the number of the first block with a record at or above `offset`."""
     position = bisect_right(blocks, offset - 1, key=lambda block: block.last_record_offset)
     return position if position < len(blocks) else None
 
 
-def block_for_time(blocks: Sequence[BlockEntry], timestamp: int) -> int | None:
+def block_for_time(blocks: Sequence[objects.BlockEntry], timestamp: int) -> int | None:
     """Return the number of the first block with a record at or after `timestamp` (ms)."""
     return next((number for number, block in enumerate(blocks) if block.max_timestamp >= timestamp), None)
 
 
-def blocks_between(blocks: Sequence[BlockEntry], start: int, end: int) -> range:
+def blocks_between(blocks: Sequence[objects.BlockEntry], start: int, end: int) -> range:
     """Return the numbers of the blocks that may hold records of offsets [start, end)."""
     first = bisect_right(blocks, start - 1, key=lambda block: block.last_record_offset)
     last = bisect_right(blocks, end - 1, key=lambda block: block.first_record_offset)
     return range(first, max(first, last))
 
 
-def merged_ranges(blocks: Sequence[BlockEntry], max_bytes: int) -> list[range]:
+def merged_ranges(blocks: Sequence[objects.BlockEntry], max_bytes: int) -> list[range]:
     """Group consecutive blocks, so that each group is one range read of at most `max_bytes`, or of one block."""
     groups: list[range] = []
     start = 0
@@ -704,11 +694,11 @@ def merged_ranges(blocks: Sequence[BlockEntry], max_bytes: int) -> list[range]:
     return groups
 
 
-def range_groups(blocks: Sequence[BlockEntry], numbers: Sequence[int], max_bytes: int) -> list[range]:
+def range_groups(blocks: Sequence[objects.BlockEntry], numbers: Sequence[int], max_bytes: int) -> list[range]:
     """Group some blocks, by their rising numbers, into range reads; blocks between them are never read along."""
     groups = merged_ranges([blocks[number] for number in numbers], max_bytes)
     return [range(numbers[group.start], numbers[group.stop - 1] + 1) for group in groups]
 
 
-def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
+def gap_at(gaps: Sequence[objects.Gap], offset: int) -> objects.Gap | None:
     return next((gap for gap in gaps if offset in gap), None)

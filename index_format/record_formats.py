@@ -13,23 +13,9 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 
 from index_format import arrow_functions as pc
+from index_format import records
 from index_format.errors import CorruptBlock, UnsupportedVersion
 from index_format.kernel_choice import KERNEL
-from index_format.records import (
-    HEADER_TYPE,
-    LARGE_CONTENT_BYTES,
-    SCHEMA,
-    TIMESTAMP_TYPE_IDS,
-    TIMESTAMP_TYPES,
-    Record,
-    batch_from_capsules,
-    batch_without_timestamps,
-    content_in_place,
-    has_headers,
-    header_column,
-    header_rows,
-    iter_records,
-)
 
 # Consecutive records on their way into a block: bytes, or a batch, as the record format has it.
 Piece = Any
@@ -119,7 +105,7 @@ class ArrowStream:
 
     def join(self, pieces: Sequence[pa.RecordBatch]) -> bytes:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        with pa.ipc.new_stream(sink, records.SCHEMA) as writer:
             writer.write_batch(pa.concat_batches(pieces))
         content: bytes = sink.getvalue().to_pybytes()
         return content
@@ -147,8 +133,8 @@ class ArrowStream:
             raise _corrupt(str(error)) from error
         headers = whole.column("headers")
         nested = (headers.values.field("key"), headers.values) if len(headers.values) else ()
-        required = [whole.column(field.name) for field in SCHEMA if not field.nullable]
-        if any(column.null_count for column in (*required, *nested)) or not types <= TIMESTAMP_TYPES.keys():
+        required = [whole.column(field.name) for field in records.SCHEMA if not field.nullable]
+        if any(column.null_count for column in (*required, *nested)) or not types <= records.TIMESTAMP_TYPES.keys():
             raise _corrupt("a field that every record has is null or unknown")
         return whole
 
@@ -164,9 +150,13 @@ def _batches(raw: bytes | bytearray) -> list[pa.RecordBatch]:
         if [message.type for message in messages] != ["schema", *["record batch"] * (len(messages) - 1)]:
             raise pa.ArrowInvalid("it is not one schema and batches")
         head, *messages = messages
-        same = pa.ipc.read_schema(head).equals(SCHEMA)
+        same = pa.ipc.read_schema(head).equals(records.SCHEMA)
         compressed = any(map(_is_compressed, messages))
-        batches = [pa.ipc.read_record_batch(message, SCHEMA) for message in messages] if same and not compressed else []
+        batches = (
+            [pa.ipc.read_record_batch(message, records.SCHEMA) for message in messages]
+            if same and not compressed
+            else []
+        )
         end = source.tell()
     except _NOT_THIS as error:
         raise _corrupt(str(error)) from error
@@ -358,7 +348,7 @@ def _type_names(column: pa.Array, timestamp_type: int) -> Iterable[str | UnsetTy
     ids = column.to_numpy()
     if (ids == timestamp_type).all():
         return repeat(UNSET)
-    return [UNSET if type_id == timestamp_type else TIMESTAMP_TYPES[type_id] for type_id in ids.tolist()]
+    return [UNSET if type_id == timestamp_type else records.TIMESTAMP_TYPES[type_id] for type_id in ids.tolist()]
 
 
 def _texts(column: pa.Array) -> tuple[Iterable[Text], Iterable[Base64]]:
@@ -380,10 +370,11 @@ def _text(content: bytes | None) -> Text:
 
 
 def _header_lines(batch: pa.RecordBatch) -> Iterable[list[HeaderLine] | UnsetType]:
-    if not has_headers(batch):
+    if not records.has_headers(batch):
         return repeat(UNSET)
     return [
-        [_header_line(key, value) for key, value in headers] if headers else UNSET for headers in header_rows(batch)
+        [_header_line(key, value) for key, value in headers] if headers else UNSET
+        for headers in records.header_rows(batch)
     ]
 
 
@@ -396,7 +387,7 @@ def _header_line(key: str, value: bytes | None) -> HeaderLine:
 
 def json_object(record: Any, **where: Any) -> dict[str, Any]:
     """Return a record as a plain object: `where` first, then the fields of the line and always the timestamp type."""
-    line = RecordLine(record.offset, record.timestamp, TIMESTAMP_TYPES[record.timestamp_type])
+    line = RecordLine(record.offset, record.timestamp, records.TIMESTAMP_TYPES[record.timestamp_type])
     for field in ("key", "value"):
         content = getattr(record, field)
         text = _text(content)
@@ -410,7 +401,7 @@ def json_object(record: Any, **where: Any) -> dict[str, Any]:
 def _decode(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBatch:
     """Return the records of lines as a batch of `records.SCHEMA`; raises CorruptBlock."""
     if KERNEL and (columns := KERNEL.module.decode_json_lines(raw, timestamp_type)):
-        return batch_from_capsules(columns)
+        return records.batch_from_capsules(columns)
     held = [raw]
     del raw
     return decode_in_python(held.pop(), timestamp_type)
@@ -428,13 +419,13 @@ def decode_in_python(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBa
         keys = pa.array([line.key for line in lines], pa.string())
         values = _text_column([line.value for line in lines])
         types = pa.repeat(pa.scalar(timestamp_type, pa.int8()), len(lines))
-        return _batch(lines, types, keys, values, header_column([None] * len(lines)))
+        return _batch(lines, types, keys, values, records.header_column([None] * len(lines)))
     except _NOT_LINES as error:
         raise _not_records(error) from error
 
 
 def _text_column(texts: list[str | None]) -> pa.Array:
-    if len(texts) != 1 or texts[0] is None or len(texts[0]) < LARGE_CONTENT_BYTES:
+    if len(texts) != 1 or texts[0] is None or len(texts[0]) < records.LARGE_CONTENT_BYTES:
         return pa.array(texts, pa.string())
     # Exactly as large as it is: Arrow's builder would take a quarter more.
     content = texts[0].encode()
@@ -468,7 +459,7 @@ def _batch_of_any(lines: Sequence[RecordLine], timestamp_type: int) -> pa.Record
         pa.array([_type_id(line, timestamp_type) for line in lines], pa.int8()),
         _contents([line.key for line in lines], [line.key_base64 for line in lines]),
         _contents([line.value for line in lines], [line.value_base64 for line in lines]),
-        header_column([_header_pairs(line.headers) for line in lines]),
+        records.header_column([_header_pairs(line.headers) for line in lines]),
     )
 
 
@@ -478,7 +469,7 @@ def _batch(
     offsets = pa.array([line.offset for line in lines], pa.int64())
     timestamps = pa.array([line.timestamp for line in lines], pa.int64())
     contents = (column.view(pa.binary()) for column in (keys, values))
-    return pa.record_batch([offsets, timestamps, types, *contents, headers], schema=SCHEMA)
+    return pa.record_batch([offsets, timestamps, types, *contents, headers], schema=records.SCHEMA)
 
 
 def _contents(texts: Sequence[Text], base64s: Sequence[Base64]) -> pa.Array:
@@ -491,7 +482,7 @@ def _type_id(line: RecordLine, timestamp_type: int) -> int:
     if isinstance(line.timestamp_type, UnsetType):
         return timestamp_type
     try:
-        return TIMESTAMP_TYPE_IDS[line.timestamp_type]
+        return records.TIMESTAMP_TYPE_IDS[line.timestamp_type]
     except KeyError:
         raise ValueError(f"unknown timestamp type {line.timestamp_type!r}") from None
 
@@ -526,11 +517,11 @@ class TextLines(LineFormat):
         if (
             values.null_count == 0
             and batch.column("key").null_count == batch.num_rows
-            and not has_headers(batch)
+            and not records.has_headers(batch)
             and not pc.any(pc.match_substring(values, b"\n")).as_py()
         ):
             return {}
-        reasons = {row: _objection(record) for row, record in enumerate(iter_records(batch))}
+        reasons = {row: _objection(record) for row, record in enumerate(records.iter_records(batch))}
         return {row: reason for row, reason in reasons.items() if reason}
 
     def encode(self, batch: pa.RecordBatch, timestamp_type: int) -> tuple[bytes, Ends]:  # noqa: ARG002
@@ -543,22 +534,22 @@ class TextLines(LineFormat):
         """See RecordFormat; timestamps are not in the bytes, so they come as -1."""
         if not raw.endswith(b"\n"):
             raise CorruptBlock("a text block does not end with a newline")
-        if raw.find(b"\n") == len(raw) - 1 and len(raw) > LARGE_CONTENT_BYTES:
-            batch = batch_without_timestamps(first_offset, [None], [b""])
-            return batch.set_column(4, SCHEMA.field("value"), content_in_place(memoryview(raw)[:-1]))
+        if raw.find(b"\n") == len(raw) - 1 and len(raw) > records.LARGE_CONTENT_BYTES:
+            batch = records.batch_without_timestamps(first_offset, [None], [b""])
+            return batch.set_column(4, records.SCHEMA.field("value"), records.content_in_place(memoryview(raw)[:-1]))
         found = np.frombuffer(raw, np.uint8)
         ends = np.flatnonzero(found == NEWLINE)
-        batch = batch_without_timestamps(first_offset, [None] * len(ends), [b""] * len(ends))
+        batch = records.batch_without_timestamps(first_offset, [None] * len(ends), [b""] * len(ends))
         edges = np.concatenate(([0], ends - np.arange(len(ends)))).astype(np.int32)
         buffers = [None, pa.py_buffer(edges), pa.py_buffer(found[found != NEWLINE])]
         values = pa.BinaryArray.from_buffers(pa.binary(), len(ends), buffers)
-        return batch.set_column(4, SCHEMA.field("value"), values)
+        return batch.set_column(4, records.SCHEMA.field("value"), values)
 
     def decode_near(self, raw: bytes, offsets: Sequence[int], timestamp_type: int) -> None:
         """See RecordFormat; a few records cost as much as all."""
 
 
-def _objection(record: Record) -> str:
+def _objection(record: records.Record) -> str:
     if record.value is None:
         return "cannot hold a null value"
     if b"\n" in record.value:
@@ -598,17 +589,17 @@ def decode_large_line(line: bytearray, timestamp_type: int) -> pa.RecordBatch:
     """Return the record of a line, which it overwrites; raises ValueError or ArrowInvalid if it is none."""
     record = _large_line(line)
     if isinstance(record.timestamp_type, str):
-        timestamp_type = TIMESTAMP_TYPE_IDS[record.timestamp_type]
+        timestamp_type = records.TIMESTAMP_TYPE_IDS[record.timestamp_type]
     place = _ContentPlace(line)
     key, value = place.content(record.key, record.key_base64), place.content(record.value, record.value_base64)
     columns = [pa.array([record.offset], pa.int64()), pa.array([record.timestamp], pa.int64())]
     columns += [pa.array([timestamp_type], pa.int8()), _binary([key]), _binary([value]), _headers(place, record)]
-    return pa.record_batch(columns, schema=SCHEMA)
+    return pa.record_batch(columns, schema=records.SCHEMA)
 
 
 def _headers(place: "_ContentPlace", record: _LargeLine) -> pa.ListArray:
     if isinstance(record.headers, UnsetType) or not record.headers:
-        return header_column([None])
+        return records.header_column([None])
     keys, values = [], []
     for header in record.headers:
         key = place.content(header.key, Raw())
@@ -619,7 +610,9 @@ def _headers(place: "_ContentPlace", record: _LargeLine) -> pa.ListArray:
     arrays = [_binary(keys).cast(pa.string()), _binary(values)]
     ends = pa.array([0, len(keys)], pa.int32())
     return pa.ListArray.from_arrays(
-        ends, pa.StructArray.from_arrays(arrays, fields=list(HEADER_TYPE)), type=SCHEMA.field("headers").type
+        ends,
+        pa.StructArray.from_arrays(arrays, fields=list(records.HEADER_TYPE)),
+        type=records.SCHEMA.field("headers").type,
     )
 
 
@@ -637,7 +630,7 @@ class _ContentPlace:
         literal = self._written(raw or decoded)
         content = _in_steps(literal, _unescaped) if _has(literal, b"\\") else literal
         if raw:
-            content_in_place(content).view(pa.string()).validate(full=True)
+            records.content_in_place(content).view(pa.string()).validate(full=True)
             return content
         if len(content) % 4 or _has(content[:-2], b"="):
             raise ValueError("base64 that is not padded at its end")
@@ -675,7 +668,7 @@ def _has(content: memoryview, byte: bytes) -> bool:
 
 def _binary(contents: Sequence[memoryview | None]) -> pa.BinaryArray:
     if len(contents) == 1 and contents[0] is not None:
-        return content_in_place(contents[0])
+        return records.content_in_place(contents[0])
     return pa.array([None if each is None else bytes(each) for each in contents], pa.binary())
 
 

@@ -30,21 +30,13 @@ from archiver.ingest.service import ArchiverService
 from archiver.ingest.workers import WORKER_VARIABLE, Forks, Workers, own_http, worker_commands
 from archiver.logs import LogEvent, log, log_to, progress_log
 from archiver.monitor.snapshot import PartitionSnapshot, ServiceSnapshot
+from blockgz import process
 from blockgz.config.files import KAFKA_PREFIX
 from blockgz.config.model import RunConfig
 from blockgz.config.resolution import Resolved
 from blockgz.encryption.keyring import load_keyring
 from blockgz.errors import PARTLY_FAILED, BlockgzError, BrokerUnreachable, StoreUnavailable, exit_code, listed
 from blockgz.hosts import unencrypted_brokers, unencrypted_endpoint
-from blockgz.process import (
-    call_on_hangup,
-    ended_in_time,
-    every,
-    pandas_refused,
-    share_heaps,
-    signals_held_back,
-    stop_on_signals,
-)
 from blockgz.program.main import TERMINATED, closing, ended_code, error_lines, print_failure
 from blockgz.program.options import used_config
 from blockgz.program.terminal import print_table, printable
@@ -141,7 +133,7 @@ Show = Callable[[RunProgress], None]
 
 def shown_progress(look: Callable[[], RunProgress], show: Show) -> AbstractContextManager[None]:
     """Show the progress of a block, from a thread."""
-    return every(LOOK_SECONDS, lambda: show(look()))
+    return process.every(LOOK_SECONDS, lambda: show(look()))
 
 
 class CurrentStderr(io.TextIOBase):
@@ -221,8 +213,8 @@ Told = RunResult | BlockgzError | RunProgress
 
 def prepare() -> None:
     """Make the settings of the whole process, which its forks inherit, before it starts threads."""
-    share_heaps()
-    with pandas_refused():
+    process.share_heaps()
+    with process.pandas_refused():
         pa.array([])
     gc.freeze()  # what is loaded stays, and forks share it
     if sys.__stderr__ is not None:
@@ -251,10 +243,10 @@ def archive(config: RunConfig, share: DrainShare, report: Report, showing: Abstr
         log.warning(LogEvent.UNANSWERED, seconds=waited)
         return ended() if service.failure is None else print_failure(service.failure)
 
-    signals = stop_on_signals(service.stop)
+    signals = process.stop_on_signals(service.stop)
     if not config.once:
-        call_on_hangup(service.try_again)
-    bound = ended_in_time(service.ending, config.grace + LEAVE_SECONDS, ended_early)
+        process.call_on_hangup(service.try_again)
+    bound = process.ended_in_time(service.ending, config.grace + LEAVE_SECONDS, ended_early)
     maintained = _maintained(config, store, service)
     try:
         with (
@@ -306,9 +298,9 @@ def drain_together(config: RunConfig, report: Report, showing: AbstractContextMa
     def work(number: int, tell_parent: Callable[[Told], None]) -> None:
         _drain(config, DrainShare(number, config.workers), tell_parent)
 
-    with signals_held_back():
+    with process.signals_held_back():
         forks: Forks[Told] = Forks(config.workers, work)
-        signals = stop_on_signals(forks.end)
+        signals = process.stop_on_signals(forks.end)
     parts = dict.fromkeys(range(config.workers), RunProgress())
 
     with showing as show:
@@ -410,8 +402,8 @@ def _warn_of_open_connections(config: RunConfig) -> None:
 
 def _run_workers(config: RunConfig) -> int:
     workers = Workers(worker_commands(sys.argv[1:], config))
-    signals = stop_on_signals(workers.end)
-    call_on_hangup(workers.hang_up)
+    signals = process.stop_on_signals(workers.end)
+    process.call_on_hangup(workers.hang_up)
     return ended_code(workers.run(), signals, is_done=True)
 
 

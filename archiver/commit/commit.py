@@ -11,18 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from archiver.commit.operations import (
-    CompareAndSwap,
-    CourtesyFailed,
-    Get,
-    Head,
-    NewToken,
-    Now,
-    Protocol,
-    PutIfAbsent,
-    Wait,
-    retrying,
-)
+from archiver.commit import operations
 from archiver.errors import Fenced, passing
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import Sealing, keyring_of
@@ -32,16 +21,6 @@ from index_format import marker as markers
 from index_format import objects
 from index_format.keys import ChunkStart, Conflict, PartitionKeys, SeedLayoutKeys, catalog_name, data_suffix
 from index_format.marker import ChunkEntry, Marker
-from index_format.objects import (
-    BlockEntry,
-    ChunkIndex,
-    DataObject,
-    Encryption,
-    Gap,
-    WrappedKey,
-    ancestor_index,
-    fields_of_blocks,
-)
 
 R = TypeVar("R")
 # A store that refuses this many swaps from its own current ETag is broken.
@@ -60,14 +39,14 @@ KeyOf = Callable[[Conflict | None], str]
 
 def store_once(
     parts: Sequence[tuple[KeyOf, Body]], epoch: int, *, names_are_shared: bool = False
-) -> Protocol[Conflict | None]:
+) -> operations.Protocol[Conflict | None]:
     """Store bodies under their plain keys, or all under conflict keys where a dead writer's orphan took one of them.
 
     Nothing is overwritten, adopted or deleted. `names_are_shared`: the plain keys are another chain's as well, so that
     they are not asked for: garbage collection may have freed them, and its requests may arrive late. Returns what
     distinguishes the keys that were used.
     """
-    attempt: str = yield NewToken()
+    attempt: str = yield operations.NewToken()
     conflict: Conflict | None = (yield from _new_conflict(epoch)) if names_are_shared else None
     while True:
         for key_of, body in parts:
@@ -78,26 +57,26 @@ def store_once(
         conflict = yield from _new_conflict(epoch)
 
 
-def _new_conflict(epoch: int) -> Protocol[Conflict]:
-    token: str = yield NewToken()
+def _new_conflict(epoch: int) -> operations.Protocol[Conflict]:
+    token: str = yield operations.NewToken()
     return Conflict(epoch, token.replace("-", "")[:8])
 
 
-def store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
+def store_at(key: str, body: Body, attempt: str) -> operations.Protocol[bool]:
     """Store a body under a key; return False if another writer's body is there."""
     # A body that goes up in parts is sent only if the key is free. Any other one is sent at once: one request.
     tries = 0
     is_asked = in_parts(body)
     while True:
         if is_asked:
-            head: ObjectHead | None = yield from retrying(Head(key))
+            head: ObjectHead | None = yield from operations.retrying(operations.Head(key))
             if head is not None:
                 return head.attempt == attempt
         # A name is rarely taken: asking first would cost every small object a request.
         was_asked, is_asked = is_asked, True
         cause, failure = f"the store says both that {key} exists and that it does not", None
         try:
-            if (yield PutIfAbsent(key, body, attempt)):
+            if (yield operations.PutIfAbsent(key, body, attempt)):
                 return True
             if not was_asked:
                 continue
@@ -105,16 +84,16 @@ def store_at(key: str, body: Body, attempt: str) -> Protocol[bool]:
             failure = passing(error)
             cause = error.what
         tries += 1
-        yield Wait(tries, cause, failure)
+        yield operations.Wait(tries, cause, failure)
 
 
-def read_marker(key: str) -> Protocol[Held | None]:
+def read_marker(key: str) -> operations.Protocol[Held | None]:
     """Return the marker as it is now; None if there is none. Raises FormatError for one that is damaged."""
-    found: StoredObject | None = yield from retrying(Get(key))
+    found: StoredObject | None = yield from operations.retrying(operations.Get(key))
     return Held(markers.decode_marker(found.body, key), found.etag) if found else None
 
 
-def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[Held]:
+def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> operations.Protocol[Held]:
     """Replace version `expected` of the marker: the commit point.
 
     The marker's nonce must be new: by it a swap whose answer was lost is known from another writer's. Raises Fenced if
@@ -127,7 +106,9 @@ def swap_marker(key: str, marker: Marker, expected: ContentTag | None) -> Protoc
     return found
 
 
-def swap_own_marker(key: str, held: Held, change: Callable[[Marker], Protocol[Marker]]) -> Protocol[Held]:
+def swap_own_marker(
+    key: str, held: Held, change: Callable[[Marker], operations.Protocol[Marker]]
+) -> operations.Protocol[Held]:
     """Replace a marker that this writer holds by what `change` makes of it, with one new nonce for all tries.
 
     If maintainers changed their part of it in the meantime, `change` is applied to that version. Raises Fenced if
@@ -152,7 +133,7 @@ def _fenced(key: str, found: Marker) -> Fenced:
     )
 
 
-def try_swap(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[Held]:
+def try_swap(key: str, marker: Marker, expected: ContentTag | None) -> operations.Protocol[Held]:
     """Replace version `expected` of the marker; return the marker that is there then: this one, or another writer's.
 
     The new marker is known by its nonce, even if maintainers changed their part of it since. Raises StoreError and
@@ -164,7 +145,7 @@ def try_swap(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[
     while True:
         cause, failure = "the store refused a swap from its own ETag", None
         try:
-            etag: ContentTag | None = yield CompareAndSwap(key, body, expected)
+            etag: ContentTag | None = yield operations.CompareAndSwap(key, body, expected)
             if etag is not None:
                 return Held(marker, etag)
             refusals += 1
@@ -188,10 +169,10 @@ def try_swap(key: str, marker: Marker, expected: ContentTag | None) -> Protocol[
                 remedy="use a store with working conditional writes",
             )
         tries += 1
-        yield Wait(tries, cause, failure)
+        yield operations.Wait(tries, cause, failure)
 
 
-def until_swapped(attempt: Callable[[], Protocol[R]]) -> Protocol[R]:
+def until_swapped(attempt: Callable[[], operations.Protocol[R]]) -> operations.Protocol[R]:
     """Repeat an attempt to read and swap a marker as long as another writer swaps it in between."""
     tries = 0
     while True:
@@ -199,7 +180,7 @@ def until_swapped(attempt: Callable[[], Protocol[R]]) -> Protocol[R]:
             return (yield from attempt())
         except Fenced as error:
             tries += 1
-            yield Wait(tries, error.what)
+            yield operations.Wait(tries, error.what)
 
 
 class RestingMarker(NamedTuple):
@@ -272,7 +253,7 @@ class PartitionIdentity:
     def __str__(self) -> str:
         return f"{self.topic}:{self.keys.partition}"
 
-    def suffix(self, encryption: Encryption | UnsetType) -> str:
+    def suffix(self, encryption: objects.Encryption | UnsetType) -> str:
         """Return the end of the name of a chunk's data."""
         return data_suffix(self.record_format, self.codec, encrypted=bool(encryption))
 
@@ -283,13 +264,13 @@ class FinishedChunk(NamedTuple):
     body: FileBody
     start: ChunkStart
     next_offset: int
-    blocks: tuple[BlockEntry, ...]
-    gaps: tuple[Gap, ...]
+    blocks: tuple[objects.BlockEntry, ...]
+    gaps: tuple[objects.Gap, ...]
     timestamp_type: str
     leader_epoch: int | None
     tail_hash: str | None
-    encryption: Encryption | UnsetType = UNSET
-    tail_key: WrappedKey | UnsetType = UNSET
+    encryption: objects.Encryption | UnsetType = UNSET
+    tail_key: objects.WrappedKey | UnsetType = UNSET
 
     @property
     def first_offset(self) -> int:
@@ -308,7 +289,7 @@ class FinishedChunk(NamedTuple):
 class StoredChunk(NamedTuple):
     """A chunk whose data is in the store, without an index: an orphan until it is committed, by any process."""
 
-    data: DataObject
+    data: objects.DataObject
     conflict: Conflict | None
     """The part of the data's name that differs from the plain one, which was taken."""
     content: FinishedChunk
@@ -317,7 +298,7 @@ class StoredChunk(NamedTuple):
         return self._replace(content=self.content._replace(**fields))
 
 
-def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) -> Protocol[Held]:
+def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) -> operations.Protocol[Held]:
     """Make a chunk part of the archive; return the marker that holds it.
 
     Raises Fenced if the partition no longer belongs to this writer: the chunk is then an orphan at most.
@@ -328,7 +309,7 @@ def commit_chunk(identity: PartitionIdentity, held: Held, chunk: FinishedChunk) 
 
 def store_data(
     identity: PartitionIdentity, chunk: FinishedChunk, epoch: int, *, below_end: bool = False
-) -> Protocol[StoredChunk]:
+) -> operations.Protocol[StoredChunk]:
     """Store the data of a chunk, which changes nothing for readers; `epoch` is its writer's.
 
     `below_end`: garbage collection may be running where the chunk is, so that it needs a name of its own.
@@ -338,22 +319,22 @@ def store_data(
     suffix = identity.suffix(chunk.encryption)
     parts = [(lambda conflict: keys.chunks + keys.data_name(chunk.start, suffix, conflict), chunk.body)]
     if isinstance(keys, SeedLayoutKeys):
-        sidecar = ancestor_index(chunk.blocks)
+        sidecar = objects.ancestor_index(chunk.blocks)
         parts.append((lambda conflict: keys.ancestor_index_name(chunk.start, conflict), sidecar))
     conflict = yield from store_once(parts, epoch, names_are_shared=below_end or _shares_names(identity))
     name = keys.data_name(chunk.start, suffix, conflict)
-    return StoredChunk(DataObject(name, chunk.body.size, chunk.body.sha256), conflict, chunk)
+    return StoredChunk(objects.DataObject(name, chunk.body.size, chunk.body.sha256), conflict, chunk)
 
 
-def commit_stored(identity: PartitionIdentity, held: Held, stored_chunk: StoredChunk) -> Protocol[Held]:
+def commit_stored(identity: PartitionIdentity, held: Held, stored_chunk: StoredChunk) -> operations.Protocol[Held]:
     """Store the index of a chunk whose data is stored, then swap the marker; see `commit_chunk`."""
     keys, chunk = identity.keys, stored_chunk.content
     # Data, index, marker: no object ever names one that is not stored yet.
     entry = yield from store_index(identity, held.marker, stored_chunk, names_are_shared=_shares_names(identity))
-    nonce: str = yield NewToken()
+    nonce: str = yield operations.NewToken()
     stored = StoredCatalogs()
 
-    def append(based_on: Marker) -> Protocol[Marker]:
+    def append(based_on: Marker) -> operations.Protocol[Marker]:
         folded = yield from fold_tail(keys, based_on, stored)
         at = yield from recording_time(based_on)
         return markers.appended(folded, entry, chunk.gaps, nonce=nonce, at=at, **chunk.newest_record)
@@ -367,7 +348,7 @@ def commit_stored(identity: PartitionIdentity, held: Held, stored_chunk: StoredC
 
 def store_index(
     identity: PartitionIdentity, marker: Marker, stored: StoredChunk, *, names_are_shared: bool
-) -> Protocol[ChunkEntry]:
+) -> operations.Protocol[ChunkEntry]:
     """Store the index of a chunk that follows that marker; return the chunk's entry in the chain."""
     keys, start = identity.keys, stored.content.start
     index = _index_of(identity, marker, stored)
@@ -387,13 +368,13 @@ def _shares_names(identity: PartitionIdentity) -> bool:
 
 
 def commit_progress(
-    identity: PartitionIdentity, held: Held, next_offset: int, gaps: tuple[Gap, ...] = ()
-) -> Protocol[Held]:
+    identity: PartitionIdentity, held: Held, next_offset: int, gaps: tuple[objects.Gap, ...] = ()
+) -> operations.Protocol[Held]:
     """Move the marker over offsets that hold no record to archive; nothing else is written."""
-    nonce: str = yield NewToken()
+    nonce: str = yield operations.NewToken()
     keys, stored = identity.keys, StoredCatalogs()
 
-    def advance(based_on: Marker) -> Protocol[Marker]:
+    def advance(based_on: Marker) -> operations.Protocol[Marker]:
         # In version 1 only an append folds, whose chunk needs the space.
         marker = (yield from fold_tail(keys, based_on, stored)) if based_on.maintenance else based_on
         at = yield from recording_time(based_on)
@@ -403,27 +384,27 @@ def commit_progress(
     return (yield from swap_own_marker(keys.marker, held, advance))
 
 
-def commit_fold(keys: PartitionKeys, held: Held) -> Protocol[Held]:
+def commit_fold(keys: PartitionKeys, held: Held) -> operations.Protocol[Held]:
     """Fold what a maintainer asked to be folded early, and nothing else."""
-    nonce: str = yield NewToken()
+    nonce: str = yield operations.NewToken()
     stored = StoredCatalogs()
 
-    def fold(based_on: Marker) -> Protocol[Marker]:
+    def fold(based_on: Marker) -> operations.Protocol[Marker]:
         return replace((yield from fold_tail(keys, based_on, stored)), nonce=nonce)
 
     return (yield from swap_own_marker(keys.marker, held, fold))
 
 
-def recording_time(marker: Marker) -> Protocol[int | None]:
+def recording_time(marker: Marker) -> operations.Protocol[int | None]:
     """Return the time to store with a gap that is recorded now; None in version 1, which stores none."""
-    return (yield Now()) if marker.maintenance else None
+    return (yield operations.Now()) if marker.maintenance else None
 
 
-def _index_of(identity: PartitionIdentity, marker: Marker, stored: StoredChunk) -> ChunkIndex:
+def _index_of(identity: PartitionIdentity, marker: Marker, stored: StoredChunk) -> objects.ChunkIndex:
     chunk = stored.content
     newest_end = marker.spans[-1].next_offset if marker.spans else 0
     gaps_since_chunk = (gap for gap in marker.gaps if gap.start >= newest_end)
-    return ChunkIndex(
+    return objects.ChunkIndex(
         version=2 if chunk.encryption else objects.VERSION,
         archive_id=identity.archive_id,
         topic=identity.topic,
@@ -440,7 +421,7 @@ def _index_of(identity: PartitionIdentity, marker: Marker, stored: StoredChunk) 
         previous=marker.last_chunk_index,
         gaps=(*gaps_since_chunk, *chunk.gaps),
         encryption=chunk.encryption,
-        **fields_of_blocks(chunk.blocks),
+        **objects.fields_of_blocks(chunk.blocks),
     )
 
 
@@ -448,7 +429,7 @@ def _index_of(identity: PartitionIdentity, marker: Marker, stored: StoredChunk) 
 StoredCatalogs = dict[tuple[int, int, bytes], str]
 
 
-def fold_tail(keys: PartitionKeys, marker: Marker, stored: StoredCatalogs) -> Protocol[Marker]:
+def fold_tail(keys: PartitionKeys, marker: Marker, stored: StoredCatalogs) -> operations.Protocol[Marker]:
     """Return the marker with space in its tail.
 
     Catalogs that this needs are stored before the marker that references them.
@@ -459,7 +440,7 @@ def fold_tail(keys: PartitionKeys, marker: Marker, stored: StoredCatalogs) -> Pr
 
 def store_catalogs(
     keys: PartitionKeys, marker: Marker, catalogs: Sequence[markers.PendingCatalog], stored: StoredCatalogs
-) -> Protocol[Marker]:
+) -> operations.Protocol[Marker]:
     """Return the marker with the names that its new catalogs got."""
     for catalog in catalogs:
         # A repeated swap must not store a catalog again under another name.
@@ -469,7 +450,7 @@ def store_catalogs(
     return marker
 
 
-def _store_catalog(keys: PartitionKeys, epoch: int, catalog: markers.PendingCatalog) -> Protocol[str]:
+def _store_catalog(keys: PartitionKeys, epoch: int, catalog: markers.PendingCatalog) -> operations.Protocol[str]:
     def key_of(conflict: Conflict | None) -> str:
         return keys.home + catalog_name(catalog.level, catalog.position, conflict)
 
@@ -477,13 +458,13 @@ def _store_catalog(keys: PartitionKeys, epoch: int, catalog: markers.PendingCata
     return catalog_name(catalog.level, catalog.position, conflict)
 
 
-def _follow_with_ancestor_marker(keys: SeedLayoutKeys, sidecar_key: str) -> Protocol[None]:
+def _follow_with_ancestor_marker(keys: SeedLayoutKeys, sidecar_key: str) -> operations.Protocol[None]:
     """Point the ancestor's plain-text marker at the newest sidecar; it only moves forward."""
     # The commit is valid without it, and the next commit tries again.
     try:
-        found: StoredObject | None = yield Get(keys.ancestor_marker)
+        found: StoredObject | None = yield operations.Get(keys.ancestor_marker)
         newest = sidecar_key.encode()
         if found is None or keys.ancestor_position(found.body) < keys.ancestor_position(newest):
-            yield CompareAndSwap(keys.ancestor_marker, newest, found.etag if found else None)
+            yield operations.CompareAndSwap(keys.ancestor_marker, newest, found.etag if found else None)
     except (StoreError, AccessDenied) as error:
-        yield CourtesyFailed(keys.ancestor_marker, error.what)
+        yield operations.CourtesyFailed(keys.ancestor_marker, error.what)

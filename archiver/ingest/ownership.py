@@ -11,20 +11,10 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from archiver import errors
 from archiver.commit.commit import Held, PartitionIdentity, read_marker
 from archiver.commit.operations import BackOff, CompareAndSwap, Driver, LogReader, Operation, UnreadLog
 from archiver.commit.recovery import Claimed, ClaimList, TakeoverPolicy, name_successors, take_over_last
-from archiver.errors import (
-    AssignmentLost,
-    Fenced,
-    Next,
-    OwnedByAnother,
-    Situation,
-    TopicChanged,
-    TopicGone,
-    may_be_fixed,
-    what_next,
-)
 from archiver.ingest.chunk_builder import BufferFolder, ChunkSettings
 from archiver.ingest.dead_letters import DeadLetters, DeadLetterTopic
 from archiver.ingest.kafka_cluster import AskBounds
@@ -206,7 +196,7 @@ class _OneWriterDriver(Driver):
 
     def _carry_out(self, operation: Operation) -> Any:
         if isinstance(operation, CompareAndSwap) and not self._still_assigned():
-            raise AssignmentLost("the partition was lost", why="the store cannot keep two writers apart")
+            raise errors.AssignmentLost("the partition was lost", why="the store cannot keep two writers apart")
         return super()._carry_out(operation)
 
 
@@ -282,11 +272,11 @@ class Ownership:
         return set(self._assigned)
 
     @property
-    def situation(self) -> Situation:
+    def situation(self) -> errors.Situation:
         """In which failures meet this process; see archiver.errors."""
         if self._context.config.once:
-            return Situation.BOUNDED
-        return Situation.SERVING if self._has_claimed else Situation.STARTING
+            return errors.Situation.BOUNDED
+        return errors.Situation.SERVING if self._has_claimed else errors.Situation.STARTING
 
     @property
     def is_over(self) -> bool:
@@ -306,7 +296,7 @@ class Ownership:
             trouble = archiving.full or (None if is_over else report.trouble)
             counted = replace(report, counts=report.counts + archiving.counts, trouble=trouble)
             return PartitionState.ARCHIVING, counted, archiving
-        if isinstance(report.failure or report.trouble, TopicGone):
+        if isinstance(report.failure or report.trouble, errors.TopicGone):
             state = PartitionState.GONE
         elif partition not in self._assigned:
             state = PartitionState.RELEASED
@@ -350,7 +340,7 @@ class Ownership:
             try:
                 identity, claimed = claim.result()
             except BlockgzError as error:
-                is_unanswered = what_next(error, self.situation) is Next.AGAIN
+                is_unanswered = errors.what_next(error, self.situation) is errors.Next.AGAIN
                 self._failed(partition, error, CLAIMS_IN_A_ROW if is_unanswered else RESTARTS_IN_A_ROW)
                 continue
             self._has_claimed = True
@@ -405,7 +395,7 @@ class Ownership:
         self._stopped_tried_at = now
         for partition in self._assigned:
             report = self.reports[partition]
-            if report.failure is not None and may_be_fixed(report.failure):
+            if report.failure is not None and errors.may_be_fixed(report.failure):
                 report.failure, self._tries[partition] = None, 0
                 self._start_claim(partition)
 
@@ -413,14 +403,14 @@ class Ownership:
         """Raise OwnedByAnother if for minutes every partition of this process has been another group's."""
         failures = [self.reports[partition].failure for partition in self._assigned]
         first = failures[0] if failures else None
-        if first is None or not all(isinstance(failure, OwnedByAnother) for failure in failures):
+        if first is None or not all(isinstance(failure, errors.OwnedByAnother) for failure in failures):
             self._others_since = None
             return
         self._others_since = now if self._others_since is None else self._others_since
         if now >= self._others_since + STOPPED_SECONDS:
             what = f"nothing is left to archive for this process: {first.what}"
             why = f"{first.why}; so it is with all {len(failures)} partitions" if len(failures) > 1 else first.why
-            raise OwnedByAnother(what, why=why, remedy=first.remedy)
+            raise errors.OwnedByAnother(what, why=why, remedy=first.remedy)
 
     def _write_claims(self) -> None:
         """Have claims in the inventory before their first commit needs that, and of partitions without records."""
@@ -477,7 +467,7 @@ class Ownership:
         self._leave(leaving, seconds)
         for partition in leaving:
             report = self.reports[partition]
-            if isinstance(report.trouble, TopicGone):
+            if isinstance(report.trouble, errors.TopicGone):
                 report.failure = report.trouble
         while wanted & self._leaving.keys() and not is_cut_short():
             pause()
@@ -498,7 +488,7 @@ class Ownership:
             self._context.claim_list.gone(topic)
         for (topic, _), report in self.reports.items():
             if topic in topics and report.failure is None:
-                report.failure = TopicGone(topic)
+                report.failure = errors.TopicGone(topic)
 
     def back(self, topics: Collection[str]) -> None:
         """Note that the cluster has these topics, again or for the first time."""
@@ -507,7 +497,7 @@ class Ownership:
                 self._is_back(report)
 
     def _is_back(self, report: PartitionHistory) -> None:
-        if isinstance(report.failure, TopicGone):
+        if isinstance(report.failure, errors.TopicGone):
             report.failure = None
 
     def _leave(self, partitions: Iterable[Partition], seconds: float) -> None:
@@ -541,8 +531,8 @@ class Ownership:
         error, report = state.failure, self.reports[partition]
         if error is None and report.trouble_commits == state.counts.commits and not state.is_idle:
             error = report.trouble
-        at_its_start = Situation.BOUNDED if self._context.config.once else Situation.STARTING
-        if error is not None and what_next(error, at_its_start) is Next.STOP:
+        at_its_start = errors.Situation.BOUNDED if self._context.config.once else errors.Situation.STARTING
+        if error is not None and errors.what_next(error, at_its_start) is errors.Next.STOP:
             self._stopped(partition, error)
         elif error is not None or not state.is_idle:
             cause = "the grace period ended" if error is None else error.what
@@ -559,7 +549,7 @@ class Ownership:
         context, (topic, number) = self._context, partition
         config, end_offset = context.config, self.reports[partition].end_offset
         if end_offset is not None and bounds.end < end_offset:
-            raise TopicChanged(
+            raise errors.TopicChanged(
                 f"{name_of(partition)} ends at offset {bounds.end} now, and at {end_offset} when the run began",
                 why="the topic was created again, or its log was truncated",
                 remedy="run it again; it reads the end again",
@@ -578,7 +568,7 @@ class Ownership:
             context.log_of(partition, bounds),
             put_off,
             lambda: partition in self._assigned,
-            lambda: Situation.STARTING,
+            lambda: errors.Situation.STARTING,
         )
         archived_id = context.topics.archived_id(folder)
         adopts = topic_id is not None and archived_id is None
@@ -609,7 +599,7 @@ class Ownership:
 
         def back_off(attempt: int, cause: BlockgzError | str) -> None:
             if partition not in self._assigned and partition not in self._leaving:
-                raise AssignmentLost("the partition has been given up", why=str(cause))
+                raise errors.AssignmentLost("the partition has been given up", why=str(cause))
             self.reports[partition].retries += 1
             shown = self._note_trouble(partition, cause) if isinstance(cause, BlockgzError) else cause
             self._context.failures.note(partition, attempt, shown)
@@ -657,26 +647,29 @@ class Ownership:
         """Take the partition over again if that may help, or else leave it with its failure."""
         tries = self._tries[partition] = self._tries.get(partition, 0) + 1
         report = self.reports[partition]
-        report.fenced += isinstance(error, Fenced)
-        if isinstance(error, TopicGone):
+        report.fenced += isinstance(error, errors.Fenced)
+        if isinstance(error, errors.TopicGone):
             self._context.claim_list.gone(partition[0])
         situation = self.situation
-        if situation is Situation.STARTING and self._passes_later(error):
+        if situation is errors.Situation.STARTING and self._passes_later(error):
             self._refused[partition] = error
             return
         once = self._context.config.once
-        if what_next(error, situation) is not Next.STOP and not (once and tries > most_tries):
+        if errors.what_next(error, situation) is not errors.Next.STOP and not (once and tries > most_tries):
             report.restarts += 1
             self._context.failures.note(partition, tries, self._note_trouble(partition, error), is_restart=True)
-            least = HEARTBEAT_SECONDS if isinstance(error, Fenced) else 0.0
+            least = HEARTBEAT_SECONDS if isinstance(error, errors.Fenced) else 0.0
             self._retry_at[partition] = self._context.clock() + least + backoff_seconds(tries, error)
             return
         self._stopped(partition, error)
 
     def _passes_later(self, error: BlockgzError) -> bool:
         """Return whether only a service that has claimed a partition takes this for passing."""
-        now, later = what_next(error, Situation.STARTING), what_next(error, Situation.SERVING)
-        return now is Next.STOP and later is not Next.STOP
+        now, later = (
+            errors.what_next(error, errors.Situation.STARTING),
+            errors.what_next(error, errors.Situation.SERVING),
+        )
+        return now is errors.Next.STOP and later is not errors.Next.STOP
 
     def _stopped(self, partition: Partition, error: BlockgzError) -> None:
         topic, number = partition

@@ -10,15 +10,7 @@ import msgspec
 
 from archiver.commit.archive import archive_info, claimed_partitions, layout_of
 from archiver.errors import RewriteRefused
-from archiver.maintain.erase import (
-    COMPLETION_FORMAT,
-    LAYOUT,
-    AtOffsets,
-    ErasedPartition,
-    EraseReport,
-    find_records,
-    read_chunks,
-)
+from archiver.maintain import erase
 from archiver.maintain.garbage import ListedPart
 from archiver.maintain.planned import Cell, Problem
 from archiver.maintain.rewrite.chunks import OffsetRanges
@@ -61,7 +53,7 @@ class EraseStatus:
                 remedy="check -a",
             )
         uploads = list(store.leftovers())
-        self.seen = list[tuple[ErasedPartition, Remains]]()
+        self.seen = list[tuple[erase.ErasedPartition, Remains]]()
         self.problems = [
             Problem(
                 str(each),
@@ -84,7 +76,7 @@ class EraseStatus:
     def as_json(self) -> dict[str, object]:
         """Return the JSON contract of `archiver erase --status --json`, and of its --report file."""
         return {
-            "format": COMPLETION_FORMAT,
+            "format": erase.COMPLETION_FORMAT,
             "version": 1,
             "archive": self._store.url,
             "archive_id": self._archive_id,
@@ -131,11 +123,11 @@ class EraseStatus:
         return lines
 
 
-def read_report(path: Path) -> tuple[bytes, EraseReport]:
+def read_report(path: Path) -> tuple[bytes, erase.EraseReport]:
     """Return the content of a file, and its report; raises UsageError."""
     try:
         body = path.read_bytes()
-        report = msgspec.json.decode(body, type=EraseReport)
+        report = msgspec.json.decode(body, type=erase.EraseReport)
         if not report.partitions and not report.not_searched:
             raise msgspec.ValidationError("it names no partition")
         return body, report
@@ -163,7 +155,7 @@ class Remains:
         return not (len(self.not_erased) or self.retired or self.is_rewriting or self.unreached)
 
 
-def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Leftover]) -> Remains:
+def remains_of(store: ToolStore, erased: erase.ErasedPartition, uploads: Sequence[Leftover]) -> Remains:
     """Return what of an erase is still in the archive: its records in the chain, or objects that may hold them.
 
     Reads the marker, lists the partition, then reads the marker again and follows it: what was retired before the
@@ -179,7 +171,9 @@ def remains_of(store: ToolStore, erased: ErasedPartition, uploads: Sequence[Left
         return Remains(OffsetRanges(), retired=0, is_rewriting=False, unreached=tuple(of_partition))
     before = markers.decode_marker(stored.body, keys.marker)
     listed = [
-        ListedPart(name, each) for each in store.list(keys.home) if (name := parse_key(LAYOUT, each.key)) is not None
+        ListedPart(name, each)
+        for each in store.list(keys.home)
+        if (name := parse_key(erase.LAYOUT, each.key)) is not None
     ]
     chain = read_chain(store, keys)
     if chain is None:
@@ -197,7 +191,7 @@ def _is_dropped(store: ToolStore, keys: PartitionKeys) -> bool:
     """Return whether nothing of the partition is stored, and the inventory no longer names it."""
     if next(store.list(keys.home), None) is not None:
         return False
-    return keys.partition not in claimed_partitions(store, LAYOUT).get(keys.folder, ())
+    return keys.partition not in claimed_partitions(store, erase.LAYOUT).get(keys.folder, ())
 
 
 def _no_marker(keys: PartitionKeys) -> NotInArchive:
@@ -214,13 +208,13 @@ def _not_erased(store: ToolStore, chain: StoredChain, offsets: OffsetRanges) -> 
     gone.append(range(chain.marker.pruned_before))
     left = offsets - OffsetRanges(gone)
     entries = [entry for entry in chain.entries if left.meets(entry.start_offset, entry.next_offset)]
-    erased = [each for chunk in read_chunks(store, chain.keys, entries) for each in erased_in(chunk.index)]
+    erased = [each for chunk in erase.read_chunks(store, chain.keys, entries) for each in erased_in(chunk.index)]
     left -= OffsetRanges(erased)
     if not len(left):
         return left
     try:
         # Indexes that were rebuilt from erased data list no erased ranges: the blocks tell.
-        return find_records(store, chain, AtOffsets(left), DEFAULT_MAX_BLOCK_BYTES).ranges
+        return erase.find_records(store, chain, erase.AtOffsets(left), DEFAULT_MAX_BLOCK_BYTES).ranges
     except KeyMissing:
         return left
 
@@ -235,9 +229,9 @@ def _unreached(
             by_number[found.name.number].append(found.name.key)
     sole = {number for number, keys in by_number.items() if len(keys) == 1 and number in chain.by_number}
     doubtful = [entry for number in by_number if number not in sole for entry in chain.by_number.get(number, ())]
-    named = {chain.keys.chunks + chunk.index.data.name for chunk in read_chunks(store, chain.keys, doubtful)}
+    named = {chain.keys.chunks + chunk.index.data.name for chunk in erase.read_chunks(store, chain.keys, doubtful)}
     end = chain.end or 0
-    sent = [parse_key(LAYOUT, each.key) for each in uploads if each.key.startswith(chain.keys.home)]
+    sent = [parse_key(erase.LAYOUT, each.key) for each in uploads if each.key.startswith(chain.keys.home)]
     unreached = [
         found.name.key
         for found in listed

@@ -9,19 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from blockgz import errors
 from blockgz.archive.partition import ArchivedPartition, Damaged, ObjectCache
 from blockgz.encryption.keyring import Keyring, keyring_of
-from blockgz.errors import (
-    AccessDenied,
-    BadName,
-    BlockgzError,
-    MalformedObject,
-    NoArchiveThere,
-    NotInArchive,
-    ObjectMissing,
-    UsageError,
-    listed,
-)
 from blockgz.store.address import AT_AWS, Address, LocalAddress, S3Settings
 from blockgz.store.opening import open_reader
 from blockgz.store.reader import ObjectReader
@@ -66,7 +56,7 @@ class TopicPartitions:
         if partitions is None:
             return self
         if self.partitions is not None:
-            raise UsageError(
+            raise errors.UsageError(
                 "the partitions are given twice", why="in the topic and with --partitions", remedy="give them once"
             )
         return TopicPartitions(self.topic, parse_partitions(partitions))
@@ -86,7 +76,7 @@ def parse_partitions(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part, re.ASCII)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if first > last or last > MAX_PARTITIONS:
-            raise UsageError(
+            raise errors.UsageError(
                 f"{text[:80]!r} names no partitions",
                 why=f"{part[:40]!r} is not a number or a range",
                 remedy="write 3 or 0,2-4",
@@ -99,7 +89,7 @@ class SurveyedTopic(NamedTuple):
     """The partitions of a topic, in order of their numbers."""
 
     partitions: tuple[ArchivedPartition, ...]
-    damaged: Mapping[int, BlockgzError]
+    damaged: Mapping[int, errors.BlockgzError]
     """Partitions that exist and cannot be opened, by number, and why."""
 
 
@@ -159,9 +149,9 @@ class ArchiveReader:
         mine = sorted(folder for folder in folders if folder.topic == topic)
         if not mine:
             topics = sorted({folder.topic for folder in folders})
-            raise NotInArchive(
+            raise errors.NotInArchive(
                 f"topic {topic} is not in the archive",
-                why=f"{self.reader.address} holds {listed(topics, 'no topics')}",
+                why=f"{self.reader.address} holds {errors.listed(topics, 'no topics')}",
                 remedy=("choose one of these, or " if topics else "")
                 + f"archive the topic first: archiver run {topic} --once",
             )
@@ -197,7 +187,9 @@ class ArchiveReader:
                 if await self.partitions_in(incarnations[position - 1]):
                     return await self._same_topic(incarnations[:position])
         if folder not in incarnations:
-            raise NotInArchive(f"{topic} is not in the archive", why=f"there is {listed(map(str, incarnations))}")
+            raise errors.NotInArchive(
+                f"{topic} is not in the archive", why=f"there is {errors.listed(map(str, incarnations))}"
+            )
         return [folder]
 
     async def _same_topic(self, incarnations: Sequence[TopicFolder]) -> Sequence[TopicFolder]:
@@ -221,7 +213,7 @@ class ArchiveReader:
         key = topic_home(self.layout, await self.folder_of(topic)) + TOPIC_CONFIG_OBJECT
         try:
             body = await self.reader.get(key, objects.MAX_OBJECT_BYTES)
-        except ObjectMissing:
+        except errors.ObjectMissing:
             return None
         return objects.decode(body, TopicConfig, key)
 
@@ -245,7 +237,7 @@ class ArchiveReader:
             successor = _parse_folder(found, found.marker.successor, is_behind=True)
             found = await self._read_marker(successor, partition)
             if found is None:
-                raise NotInArchive(
+                raise errors.NotInArchive(
                     f"partition {partition} of {topic} is not in the archive",
                     why=f"the topic was created again as {successor}, and this partition has not been archived since",
                     remedy=f"name the previous incarnation, such as {folder.topic}~{successor.incarnation - 1}",
@@ -261,7 +253,7 @@ class ArchiveReader:
         folder = _parse_folder(newest, continues.folder)
         older = await self._read_marker(folder, newest.partition)
         if older is None:
-            raise ObjectMissing(LAYOUTS[self.layout](folder, newest.partition).marker)
+            raise errors.ObjectMissing(LAYOUTS[self.layout](folder, newest.partition).marker)
         return await (await self._with_older(older)).append_folder(newest, continues.offset)
 
     async def _reopened(self, folder: TopicFolder, partition: int, reader: ObjectReader) -> ArchivedPartition:
@@ -270,7 +262,7 @@ class ArchiveReader:
         same.reader = reader
         found = await same._read_marker(folder, partition)
         if found is None:
-            raise ObjectMissing(LAYOUTS[self.layout](folder, partition).marker)
+            raise errors.ObjectMissing(LAYOUTS[self.layout](folder, partition).marker)
         return await same._with_older(found)
 
     async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
@@ -285,7 +277,7 @@ class ArchiveReader:
         numbers = await self.partitions(topic) if partitions is None else sorted(set(partitions))
         limit = asyncio.Semaphore(CONCURRENT_MARKERS)
 
-        damaged: dict[int, BlockgzError] = {}
+        damaged: dict[int, errors.BlockgzError] = {}
 
         async def opened(number: int) -> ArchivedPartition | None:
             async with limit:
@@ -301,14 +293,14 @@ class ArchiveReader:
     async def _read_marker(self, folder: TopicFolder, partition: int) -> ArchivedPartition | None:
         if self.other is not None:
             return await self.other.open_partition(folder, partition)
-        denied: AccessDenied | None = None
+        denied: errors.AccessDenied | None = None
         for layout in self._layouts:
             keys: PartitionKeys = LAYOUTS[layout](folder, partition)
             try:
                 body = await self.reader.get(keys.marker, objects.MAX_OBJECT_BYTES)
-            except ObjectMissing:
+            except errors.ObjectMissing:
                 continue
-            except AccessDenied as error:
+            except errors.AccessDenied as error:
                 # A policy may deny the other layout's prefix: only if neither is readable, access is denied.
                 denied = denied or error
                 continue
@@ -337,7 +329,7 @@ class ArchiveReader:
             self.other = self.other or await self._find_old()
         if self.other is not None:
             return self.other.folders()
-        raise NoArchiveThere(
+        raise errors.NoArchiveThere(
             f"there is no archive at {self.reader.address}",
             why="it holds neither _archive.json nor a topic",
             remedy="check -a/--archive, or create one: archiver run TOPIC --once -a ADDRESS",
@@ -356,7 +348,7 @@ class ArchiveReader:
     async def _has_archive_object(self, layout: str) -> bool:
         try:
             await self.reader.size(archive_key(layout))
-        except ObjectMissing:
+        except errors.ObjectMissing:
             return False
         return True
 
@@ -375,13 +367,13 @@ class ArchiveReader:
         numbers = (ancestor_marker_partition(key, folder.topic) for key in keys)
         return {number for number in numbers if number is not None}
 
-    async def _no_partition(self, topic: str, partition: int) -> BlockgzError:
+    async def _no_partition(self, topic: str, partition: int) -> errors.BlockgzError:
         numbers = await self.partitions(topic)
         if partition in numbers:
-            return ObjectMissing(f"{MARKER_OBJECT} of {topic}:{partition}")
-        return NotInArchive(
+            return errors.ObjectMissing(f"{MARKER_OBJECT} of {topic}:{partition}")
+        return errors.NotInArchive(
             f"partition {partition} of {topic} is not in the archive",
-            why=f"there is {listed(map(str, numbers))}",
+            why=f"there is {errors.listed(map(str, numbers))}",
             remedy="choose one of these",
         )
 
@@ -393,11 +385,11 @@ def _parse_folder(partition: ArchivedPartition, name: str, *, is_behind: bool = 
     )
     try:
         folder = parse_topic_folder(name)
-    except BadName as error:
-        raise MalformedObject(what, why=error.what) from error
+    except errors.BadName as error:
+        raise errors.MalformedObject(what, why=error.what) from error
     here = partition.keys.folder
     if folder.topic != here.topic or folder == here or (folder > here) != is_behind:
-        raise MalformedObject(what, why=f"it says {name[:80]!r}")
+        raise errors.MalformedObject(what, why=f"it says {name[:80]!r}")
     return folder
 
 

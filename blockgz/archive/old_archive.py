@@ -14,23 +14,11 @@ from msgspec.structs import replace
 from blockgz.archive.partition import ArchivedPartition, Chunk, Damage
 from blockgz.errors import CorruptBlock, ObjectMissing
 from blockgz.store.reader import ObjectReader, PassingReader
-from index_format import objects
+from index_format import objects, old_files
 from index_format.blocks import BlockBuilder, IsalCompressor, RawBlock
 from index_format.keys import SeedLayoutKeys, TopicFolder, TopicPartition
 from index_format.marker import ChunkEntry, Marker
 from index_format.objects import BlockEntry, ChunkIndex, DataObject, Gap, fields_of_blocks
-from index_format.old_files import (
-    Fetch,
-    OldFile,
-    OldPartition,
-    Piece,
-    Unsure,
-    advance,
-    delimited_lines,
-    parts_of,
-    read_file,
-    records_of,
-)
 from index_format.old_objects import FoundData, FoundPartition, OldFormat
 from index_format.record_formats import record_format
 from index_format.records import NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TIMESTAMP_TYPES
@@ -87,25 +75,27 @@ class OldArchive:
     async def _open(self, place: TopicPartition, found: FoundPartition) -> "OldArchivePartition":
         limit = asyncio.Semaphore(FILES_AT_ONCE)
 
-        async def opened(data: FoundData) -> OldFile:
+        async def opened(data: FoundData) -> old_files.OldFile:
             async with limit:
                 size = await self._reader.size(data.key)
-                fetching = read_file(data, size, self._format, self._max_block_bytes)
-                step = advance(fetching, None)
-                while isinstance(step, Fetch):
-                    step = await asyncio.to_thread(advance, fetching, await _fetched(self._reader, step))
+                fetching = old_files.read_file(data, size, self._format, self._max_block_bytes)
+                step = old_files.advance(fetching, None)
+                while isinstance(step, old_files.Fetch):
+                    step = await asyncio.to_thread(old_files.advance, fetching, await _fetched(self._reader, step))
                 return step
 
         files = await asyncio.gather(*(opened(data) for data in found.data))
-        marker = await _fetched(self._reader, Fetch(found.marker_key)) if found.marker_key else None
-        held = OldPartition.of(place, found, files, marker)
+        marker = await _fetched(self._reader, old_files.Fetch(found.marker_key)) if found.marker_key else None
+        held = old_files.OldPartition.of(place, found, files, marker)
         return OldArchivePartition(self._reader, held, self._format, self._max_block_bytes)
 
 
 class OldArchivePartition(ArchivedPartition):
     """A partition of an old archive: its marker, entries and indexes are made up from what its objects hold."""
 
-    def __init__(self, reader: ObjectReader, held: OldPartition, old_format: OldFormat, max_block_bytes: int) -> None:
+    def __init__(
+        self, reader: ObjectReader, held: old_files.OldPartition, old_format: OldFormat, max_block_bytes: int
+    ) -> None:
         pieces = held.pieces
         entries = [_entry(piece) for piece in pieces]
         keys = SeedLayoutKeys(TopicFolder(held.place.topic), held.place.partition)
@@ -139,7 +129,7 @@ class OldArchivePartition(ArchivedPartition):
         async with self._one_at_a_time:
             if name not in self._remembered:
                 piece = self._pieces[name]
-                parts = parts_of(piece.file.key, piece.file.size)
+                parts = old_files.parts_of(piece.file.key, piece.file.size)
                 stored = [await _fetched(self._stored, part) or b"" for part in parts]
                 self._remembered[name] = await asyncio.to_thread(self._encode, name, piece, stored)
                 held = self._remembered
@@ -148,7 +138,7 @@ class OldArchivePartition(ArchivedPartition):
             self._remembered.move_to_end(name)
             return self._remembered[name]
 
-    def _encode(self, name: str, piece: Piece, stored: Sequence[bytes]) -> tuple[ChunkIndex, bytes]:
+    def _encode(self, name: str, piece: old_files.Piece, stored: Sequence[bytes]) -> tuple[ChunkIndex, bytes]:
         blocks, gaps, data = list[BlockEntry](), list[Gap](), bytearray()
         builder = BlockBuilder(record_format("json"), NO_TIMESTAMP_TYPE, BLOCK_BYTES)
         compressor = IsalCompressor(0)
@@ -160,10 +150,10 @@ class OldArchivePartition(ArchivedPartition):
                     blocks.append(block.entry(len(data), len(member)))
                     data.extend(member)
 
-        for part in records_of(piece, stored, self._format, self.max_block_bytes):
-            if not isinstance(part, Unsure):
+        for part in old_files.records_of(piece, stored, self._format, self.max_block_bytes):
+            if not isinstance(part, old_files.Unsure):
                 self._lines += part.num_rows
-                self._delimited += delimited_lines(part, self._format)
+                self._delimited += old_files.delimited_lines(part, self._format)
                 write(builder.add(part))
                 continue
             write([builder.finish()])
@@ -217,7 +207,7 @@ class _EncodedReader(PassingReader):
         return len(data)
 
 
-def _entry(piece: Piece) -> ChunkEntry:
+def _entry(piece: old_files.Piece) -> ChunkEntry:
     is_first = piece.start == piece.file.first_offset
     return ChunkEntry(
         name=piece.file.key if is_first else f"{piece.file.key}@{piece.start}",
@@ -266,7 +256,7 @@ def _damaged_block(start: int, end: int, position: int) -> BlockEntry:
     )
 
 
-async def _fetched(reader: ObjectReader, fetch: Fetch) -> bytes | None:
+async def _fetched(reader: ObjectReader, fetch: old_files.Fetch) -> bytes | None:
     if fetch.end is not None:
         return await reader.get_range(fetch.key, fetch.start, fetch.end)
     try:

@@ -12,16 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from blockgz.atomic_file import (
-    PRIVATE_FILE,
-    PRIVATE_FOLDER,
-    SCRATCH_NAME,
-    open_regular,
-    scratch_file,
-    sync_file,
-    sync_folder,
-    write_private,
-)
+from blockgz import atomic_file
 from blockgz.errors import (
     AccessDenied,
     ObjectMissing,
@@ -32,17 +23,8 @@ from blockgz.errors import (
     SyncFailed,
     TooLarge,
 )
+from blockgz.store import writer
 from blockgz.store.address import LocalAddress
-from blockgz.store.writer import (
-    PROBE_FOLDER,
-    Body,
-    ContentTag,
-    FileBody,
-    Leftover,
-    ListedObject,
-    ObjectHead,
-    StoredObject,
-)
 
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -86,14 +68,14 @@ class LocalReader:
         return await asyncio.to_thread(self._folders, prefix)
 
     def _get(self, key: str, max_bytes: int) -> bytes:
-        with self._reading(key), open_regular(self._root / key) as file:
+        with self._reading(key), atomic_file.open_regular(self._root / key) as file:
             size = os.fstat(file.fileno()).st_size
             if size > max_bytes:
                 raise TooLarge(f"{key} has {size} bytes", why=f"such objects have at most {max_bytes} bytes")
             return file.read(max_bytes)
 
     def _get_range(self, key: str, start: int, end: int) -> bytes:
-        with self._reading(key), open_regular(self._root / key) as file:
+        with self._reading(key), atomic_file.open_regular(self._root / key) as file:
             file.seek(start)
             body = file.read(end - start)
         if len(body) != end - start:
@@ -140,7 +122,7 @@ class LocalStore:
         self._root = root
         self._lock_deadline = lock_deadline_seconds
         self._sync_failed = False
-        self._mode = PRIVATE_FOLDER
+        self._mode = atomic_file.PRIVATE_FOLDER
         with _file_errors(root):
             self._make_folder(root)
             self._mode = stat.S_IMODE(root.stat().st_mode)
@@ -149,22 +131,22 @@ class LocalStore:
     def url(self) -> str:
         return self._root.as_uri()
 
-    def get(self, key: str) -> StoredObject | None:
+    def get(self, key: str) -> writer.StoredObject | None:
         path = self._root / key
         with _file_errors(path, "read"), suppress(FileNotFoundError):
-            with open_regular(path) as file:
+            with atomic_file.open_regular(path) as file:
                 body = file.read()
-            return StoredObject(body, _content_tag(body))
+            return writer.StoredObject(body, _content_tag(body))
         return None
 
-    def head(self, key: str) -> ObjectHead | None:
+    def head(self, key: str) -> writer.ObjectHead | None:
         """See Store; a folder keeps no attempt, and needs none: a link's answer cannot be lost."""
         path = self._root / key
         with _file_errors(path, "read"), suppress(FileNotFoundError):
-            return ObjectHead(path.stat().st_size, None)
+            return writer.ObjectHead(path.stat().st_size, None)
         return None
 
-    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:  # noqa: ARG002
+    def put_if_absent(self, key: str, body: writer.Body, attempt: str) -> bool:  # noqa: ARG002
         path = self._root / key
         with _file_errors(path):
             self._make_folder(path.parent)
@@ -176,7 +158,7 @@ class LocalStore:
             self._sync_folder(path.parent)
         return True
 
-    def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
+    def compare_and_swap(self, key: str, body: bytes, expected: writer.ContentTag | None) -> writer.ContentTag | None:
         """See Store; waits for the lock up to a deadline, then raises StoreUnavailable."""
         path = self._root / key
         with _file_errors(path):
@@ -189,12 +171,12 @@ class LocalStore:
                 self._sync_folder(path.parent)
         return _content_tag(body)
 
-    def list(self, prefix: str) -> Iterator[ListedObject]:
+    def list(self, prefix: str) -> Iterator[writer.ListedObject]:
         with _file_errors(self._root / prefix, "read"):
             for key, path in _files(self._root, prefix):
                 with suppress(FileNotFoundError):
                     status = path.stat()
-                    yield ListedObject(key, status.st_size, _last_touched(status))
+                    yield writer.ListedObject(key, status.st_size, _last_touched(status))
 
     def delete(self, key: str) -> None:
         path = self._root / key
@@ -209,7 +191,7 @@ class LocalStore:
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         path = self._root / key
-        with _file_errors(path, "read"), open_regular(path) as file:
+        with _file_errors(path, "read"), atomic_file.open_regular(path) as file:
             file.seek(start)
             return file.read(end - start)
 
@@ -230,11 +212,11 @@ class LocalStore:
                     raise
         return time.time()
 
-    def leftovers(self) -> Iterator[Leftover]:
+    def leftovers(self) -> Iterator[writer.Leftover]:
         """See ToolStore: temporary files, and objects of probes. The buffer's owners clean up after themselves."""
         for folder, subfolders, names in os.walk(self._root):
             subfolders[:] = [
-                name for name in subfolders if not name.startswith(".") or PROBE_FOLDER.fullmatch(name + "/")
+                name for name in subfolders if not name.startswith(".") or writer.PROBE_FOLDER.fullmatch(name + "/")
             ]
             for name in names:
                 path = Path(folder) / name
@@ -243,18 +225,18 @@ class LocalStore:
                     if leftover:
                         yield leftover
 
-    def _leftover(self, path: Path) -> Leftover | None:
+    def _leftover(self, path: Path) -> writer.Leftover | None:
         folder = path.parent.relative_to(self._root)
-        scratch, status = SCRATCH_NAME.fullmatch(path.name), path.stat()
+        scratch, status = atomic_file.SCRATCH_NAME.fullmatch(path.name), path.stat()
         if scratch:
             key = (folder / scratch[1]).as_posix()
-            return Leftover("temporary file", key, status.st_size, _last_touched(status), path.name)
-        if PROBE_FOLDER.fullmatch(f"{folder.as_posix()}/") and not path.name.startswith("."):
+            return writer.Leftover("temporary file", key, status.st_size, _last_touched(status), path.name)
+        if writer.PROBE_FOLDER.fullmatch(f"{folder.as_posix()}/") and not path.name.startswith("."):
             key = (folder / path.name).as_posix()
-            return Leftover("probe object", key, status.st_size, _last_touched(status), "")
+            return writer.Leftover("probe object", key, status.st_size, _last_touched(status), "")
         return None
 
-    def discard(self, leftover: Leftover) -> None:
+    def discard(self, leftover: writer.Leftover) -> None:
         path = self._root / leftover.key
         if not leftover.token:
             self.delete(leftover.key)
@@ -271,19 +253,19 @@ class LocalStore:
         return True
 
     @contextmanager
-    def _scratch(self, path: Path, body: Body) -> Iterator[Path]:
+    def _scratch(self, path: Path, body: writer.Body) -> Iterator[Path]:
         """Yield the body in a synced file on the target's file system, gone afterwards."""
-        with scratch_file(path) as scratch:
-            if isinstance(body, FileBody):
+        with atomic_file.scratch_file(path) as scratch:
+            if isinstance(body, writer.FileBody):
                 self._fill(scratch, body)
             else:
-                write_private(scratch, body)
+                atomic_file.write_private(scratch, body)
             _set_mode(scratch, self._mode & ANYBODY_READS_OR_WRITES)
             with self._syncing(scratch):
-                sync_file(scratch)
+                atomic_file.sync_file(scratch)
             yield scratch
 
-    def _fill(self, scratch: Path, body: FileBody) -> None:
+    def _fill(self, scratch: Path, body: writer.FileBody) -> None:
         body.check_size()
         if not self._sync_failed:
             _link_or_copy(body.path, scratch)
@@ -301,7 +283,7 @@ class LocalStore:
             missing.append(folder)
             folder = folder.parent
         for child in reversed(missing):
-            child.mkdir(PRIVATE_FOLDER, exist_ok=True)
+            child.mkdir(atomic_file.PRIVATE_FOLDER, exist_ok=True)
             _set_mode(child, self._mode)
             try:
                 self._sync_folder(child.parent)
@@ -312,7 +294,7 @@ class LocalStore:
 
     def _sync_folder(self, folder: Path) -> None:
         with self._syncing(folder):
-            sync_folder(folder)
+            atomic_file.sync_folder(folder)
 
     @contextmanager
     def _syncing(self, path: Path) -> Iterator[None]:
@@ -355,8 +337,8 @@ def _raise_unless_gone(error: OSError) -> None:
         raise error
 
 
-def _content_tag(body: bytes) -> ContentTag:
-    return ContentTag(hashlib.sha256(body).hexdigest())
+def _content_tag(body: bytes) -> writer.ContentTag:
+    return writer.ContentTag(hashlib.sha256(body).hexdigest())
 
 
 def _last_touched(status: os.stat_result) -> float:
@@ -386,7 +368,7 @@ def _set_mode(path: Path, mode: int) -> None:
 
 @contextmanager
 def _lock(path: Path, deadline_seconds: float, mode: int) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, atomic_file.PRIVATE_FILE)
     try:
         _set_mode(path, mode & ANYBODY_READS_OR_WRITES)
         give_up = time.monotonic() + deadline_seconds

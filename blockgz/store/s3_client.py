@@ -32,16 +32,7 @@ from botocore.session import Session
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 from urllib3.exceptions import HTTPError
 
-from blockgz.errors import (
-    AccessDenied,
-    BlockgzError,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    UsageError,
-    unfit_store,
-)
+from blockgz import errors
 from blockgz.references import naming, resolve_references
 from blockgz.store.address import CREDENTIALS, S3Address, S3Settings
 
@@ -182,13 +173,13 @@ def setup_errors(s3: S3Settings) -> Iterator[None]:
     """Raise UsageError if a client cannot be made, AccessDenied where its credentials cannot be had."""
     try:
         yield
-    except BlockgzError:
+    except errors.BlockgzError:
         raise
     except _NO_CREDENTIALS as error:
         raise _without_credentials(error) from error
     except (ValueError, BotoCoreError) as error:
         why = str(error) if isinstance(error, BotoCoreError) else f"{s3.endpoint_url!r} is not an endpoint: {error}"
-        raise UsageError(
+        raise errors.UsageError(
             "the S3 client cannot be set up",
             why=why,
             remedy="check --endpoint-url (http://HOST:PORT), --region and --profile",
@@ -214,43 +205,43 @@ def s3_errors(
     except _NO_CREDENTIALS as error:
         raise _without_credentials(error) from error
     except NoRegionError as error:
-        raise UsageError("no AWS region is set", why=str(error), remedy="give --region or AWS_REGION") from error
+        raise errors.UsageError("no AWS region is set", why=str(error), remedy="give --region or AWS_REGION") from error
     except ParamValidationError as error:
-        raise UsageError(f"{address} is not an S3 address", why=" ".join(str(error).split())) from error
+        raise errors.UsageError(f"{address} is not an S3 address", why=" ".join(str(error).split())) from error
     except unanswered as error:
-        raise StoreUnavailable(
+        raise errors.StoreUnavailable(
             f"{address} does not answer",
             why=str(error) or type(error).__name__,
             remedy="check --endpoint-url, --region and the network",
         ) from error
     except ClientError as error:
         if error.operation_name == "AssumeRole":
-            raise AccessDenied(
+            raise errors.AccessDenied(
                 "the role cannot be assumed",
                 why=str(error),
                 remedy="check --role-arn and --external-id, and that the role trusts these credentials",
             ) from error
         raise _refusal(error, address, key, permissions) from error
     except BotoCoreError as error:
-        raise StoreError(f"{address}: the request for {key!r} failed", why=str(error)) from error
+        raise errors.StoreError(f"{address}: the request for {key!r} failed", why=str(error)) from error
     except RuntimeError as error:
         if "credentials" not in str(error):  # botocore has no class for new ones that have expired already
             raise
         raise _without_credentials(error) from error
 
 
-def _without_credentials(error: Exception) -> AccessDenied:
-    return AccessDenied(
+def _without_credentials(error: Exception) -> errors.AccessDenied:
+    return errors.AccessDenied(
         "no usable AWS credentials were found",
         why=str(error),
         remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use an instance role",
     )
 
 
-def _refusal(error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError:
+def _refusal(error: ClientError, address: S3Address, key: str, permissions: str) -> errors.BlockgzError:
     """Return the first of code and status that says enough: S3 answers with 403 to a clock that is wrong, too."""
     if error_code(error) == "InvalidObjectState":
-        return StoreError(
+        return errors.StoreError(
             f"{address}/{key} has to be restored before it can be read",
             why=str(error),
             remedy="restore it (aws s3api restore-object), and keep lifecycle rules from moving chunks",
@@ -258,29 +249,31 @@ def _refusal(error: ClientError, address: S3Address, key: str, permissions: str)
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
     for answer in (error_code(error), "" if status == "400" else status):
         if answer in _UNCONDITIONAL and error.operation_name in _CONDITIONAL_WRITES:
-            return unfit_store(address, f"answers {answer} to a conditional write")
+            return errors.unfit_store(address, f"answers {answer} to a conditional write")
         refusal = _refusal_of(answer, error, address, key, permissions)
         if refusal is not None:
             return refusal
-    return StoreError(
+    return errors.StoreError(
         f"{address}/{key}: the request was refused", why=str(error), remedy="check --archive and --endpoint-url"
     )
 
 
-def _refusal_of(answer: str, error: ClientError, address: S3Address, key: str, permissions: str) -> BlockgzError | None:
+def _refusal_of(
+    answer: str, error: ClientError, address: S3Address, key: str, permissions: str
+) -> errors.BlockgzError | None:
     why = str(error)
     if answer == "NoSuchBucket":
-        return StoreError(
+        return errors.StoreError(
             f"there is no bucket {address.bucket!r}",
             why=why,
             remedy=f"create it (aws s3 mb s3://{address.bucket}) or correct --archive",
         )
     if answer in _BUSY | _KEY_BUSY:
-        return StoreBusy(f"{address} answered {answer}", why=why, remedy="try again later")
+        return errors.StoreBusy(f"{address} answered {answer}", why=why, remedy="try again later")
     if answer in _FULL:
-        return StoreFull(f"{address} is full", why=why, remedy="free space, or raise the quota")
+        return errors.StoreFull(f"{address} is full", why=why, remedy="free space, or raise the quota")
     if answer in _ELSEWHERE:
-        return UsageError(
+        return errors.UsageError(
             f"bucket {address.bucket} is in another region", why=why, remedy="give its region with --region"
         )
     if answer in _SKEWED:
@@ -294,6 +287,6 @@ def _refusal_of(answer: str, error: ClientError, address: S3Address, key: str, p
         remedy = f"grant {permissions} on bucket {address.bucket} to these credentials, or use others"
     else:
         return None
-    denied = AccessDenied(f"access to {address}/{key} was denied", why=why, remedy=remedy)
+    denied = errors.AccessDenied(f"access to {address}/{key} was denied", why=why, remedy=remedy)
     denied.has_cause = not answer.isdecimal()
     return denied

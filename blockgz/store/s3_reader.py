@@ -20,22 +20,10 @@ from aiobotocore.session import AioSession
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, ResponseStreamingError
 
 from blockgz.errors import NoArchiveThere, ObjectChanged, ObjectMissing, ObjectTruncated, TooLarge
+from blockgz.store import s3_client
 from blockgz.store.address import S3Address, S3Settings
 from blockgz.store.customer_key import CustomerKey, load_customer_key
 from blockgz.store.reader import ObjectReader, PassingReader
-from blockgz.store.s3_client import (
-    CONDITION_FAILED,
-    MISSING,
-    PAST_THE_END,
-    REQUEST_ATTEMPTS,
-    client_options,
-    error_code,
-    open_session,
-    retried,
-    role_fetcher,
-    s3_errors,
-    setup_errors,
-)
 
 MAX_CONNECTIONS = 64
 # Seconds that a server may send nothing; with all attempts, a store that hangs is given up after about a minute.
@@ -60,10 +48,12 @@ _BROKEN_BODY = (aiohttp.ClientError, asyncio.TimeoutError, HTTPClientError, Inco
 @asynccontextmanager
 async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader"]:
     """Yield a reader on one client, closed at the end."""
-    options = client_options(s3, connections=MAX_CONNECTIONS, attempts=REQUEST_ATTEMPTS, read_seconds=READ_SECONDS)
+    options = s3_client.client_options(
+        s3, connections=MAX_CONNECTIONS, attempts=s3_client.REQUEST_ATTEMPTS, read_seconds=READ_SECONDS
+    )
     config = AioConfig(**options)
-    with setup_errors(s3):
-        session = open_session(AioSession, s3, _assumed)
+    with s3_client.setup_errors(s3):
+        session = s3_client.open_session(AioSession, s3, _assumed)
         client = await session.create_client(
             "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
         ).__aenter__()
@@ -74,7 +64,7 @@ async def open_s3(address: S3Address, s3: S3Settings) -> AsyncIterator["S3Reader
 
 
 async def _assumed(s3: S3Settings) -> AioDeferredRefreshableCredentials:
-    fetch = await asyncio.to_thread(role_fetcher, s3)
+    fetch = await asyncio.to_thread(s3_client.role_fetcher, s3)
     return AioDeferredRefreshableCredentials(partial(asyncio.to_thread, fetch), "assume-role")
 
 
@@ -91,7 +81,7 @@ class S3Reader:
         return str(self._address)
 
     async def get(self, key: str, max_bytes: int) -> bytes:
-        @retried(_BROKEN_BODY)
+        @s3_client.retried(_BROKEN_BODY)
         async def whole() -> bytes:
             response = await self._client.get_object(**self._where(key))
             length = response["ContentLength"]
@@ -109,7 +99,7 @@ class S3Reader:
         reached = start
         condition: dict[str, str] = {}
 
-        @retried(_BROKEN_BODY)
+        @s3_client.retried(_BROKEN_BODY)
         async def advance() -> None:
             """Read on from the byte reached, of the same version, until the end or until the body breaks off again."""
             nonlocal reached, condition
@@ -169,22 +159,22 @@ class S3Reader:
 @contextmanager
 def _errors(address: S3Address, key: str, wanted: tuple[int, int] = (0, 0)) -> Iterator[None]:
     """Raise the client's errors as those of ObjectReader; `wanted` is the requested range."""
-    with s3_errors(address, key, PERMISSIONS, no_answer=(aiohttp.ClientError,)):
+    with s3_client.s3_errors(address, key, PERMISSIONS, no_answer=(aiohttp.ClientError,)):
         try:
             yield
         except ClientError as error:
-            code = error_code(error)
+            code = s3_client.error_code(error)
             if code == "NoSuchBucket":
                 raise NoArchiveThere(
                     f"there is no bucket {address.bucket}",
                     why=str(error),
                     remedy="check the name, --endpoint-url and --region",
                 ) from error
-            if code in MISSING:
+            if code in s3_client.MISSING:
                 raise ObjectMissing(key) from error
-            if code in CONDITION_FAILED:
+            if code in s3_client.CONDITION_FAILED:
                 raise ObjectChanged(key) from error
-            if code in PAST_THE_END:
+            if code in s3_client.PAST_THE_END:
                 raise ObjectTruncated(key, *wanted) from error
             raise
 

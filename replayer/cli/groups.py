@@ -17,31 +17,11 @@ from blockgz.program.options import Option, OptionSet, TimeOption, dry_run_optio
 from blockgz.program.terminal import print_each, print_table
 from blockgz.units import time_text, wall_clock
 from index_format.keys import parse_topic_folder
-from replayer.cli.options.options import (
-    Rules,
-    approximate_option,
-    archive_options,
-    format_option,
-    group_map_option,
-    jobs_option,
-    json_option,
-    open_archive,
-)
+from replayer.cli.options import options
 from replayer.cli.options.restore_options import time_of
 from replayer.cli.replay import duration_text
-from replayer.groups import map_of
+from replayer.groups import map_of, planning
 from replayer.groups.applying import GroupChanges, Rollback
-from replayer.groups.planning import (
-    MAX_FILE_BYTES,
-    GroupPlan,
-    archived_groups,
-    group_plan_document,
-    meant_groups,
-    plan_groups_of_job,
-    positions_in_csv,
-    positions_of,
-    vanished_text,
-)
 from replayer.kafka.admin import KafkaAdmin, kafka_groups
 from replayer.replay.jobs.folder import open_jobs
 from replayer.replay.recorded_job import kept_job
@@ -68,7 +48,7 @@ class GroupsOptions(NamedTuple):
     jobs: str | None
     at: int | None
     globs: tuple[str, ...]
-    rename: Rules
+    rename: options.Rules
     positions: str | None
     approximate: bool
 
@@ -77,16 +57,16 @@ asked_options = OptionSet(
     "asked",
     GroupsOptions,
     job_option,
-    jobs_option,
+    options.jobs_option,
     at_option,
     group_option,
-    group_map_option,
+    options.group_map_option,
     Option(
         "--positions",
         metavar="FILE",
         help="Take the positions from this CSV file of kafka-consumer-groups --export, not from the archive.",
     ),
-    approximate_option,
+    options.approximate_option,
 )
 
 
@@ -111,8 +91,8 @@ def command() -> None:
 @click.argument("topic", metavar="TOPIC")
 @at_option
 @group_option
-@format_option()
-@archive_options
+@options.format_option()
+@options.archive_options
 def show(topic: str, at: int | None, globs: tuple[str, ...], form: str, archive: ArchivePlace) -> None:
     """Show where consumer groups stood on an archived topic.
 
@@ -122,11 +102,11 @@ def show(topic: str, at: int | None, globs: tuple[str, ...], form: str, archive:
 
 
 async def _show(topic: str, at: int | None, globs: Sequence[str], form: str, place: ArchivePlace) -> None:
-    async with open_archive(place) as archive:
+    async with options.open_archive(place) as archive:
         folder = parse_topic_folder(topic) if "~" in topic else await archive.folder_of(topic)
-        table = await archived_groups(archive, folder, at)
+        table = await planning.archived_groups(archive, folder, at)
         ends = {each.partition: each.next_offset for each in await archive.open_topic(str(folder))}
-    chosen = meant_groups(positions_of(table), globs, str(folder))
+    chosen = planning.meant_groups(planning.positions_of(table), globs, str(folder))
     rows: list[dict[str, Any]] = [
         {
             "group": group,
@@ -161,9 +141,9 @@ async def _show(topic: str, at: int | None, globs: Sequence[str], form: str, pla
     )
 )
 @asked_options
-@format_option()
+@options.format_option()
 @kafka_options(required=True)
-@archive_options
+@options.archive_options
 def plan(asked: GroupsOptions, form: str, kafka: dict[str, str], archive: ArchivePlace) -> None:
     """Show where consumer groups would continue in the copy that a replay job made.
 
@@ -171,7 +151,7 @@ def plan(asked: GroupsOptions, form: str, kafka: dict[str, str], archive: Archiv
     """
     planned = run_async(_planned(asked, kafka, archive))
     if form in ("json", "jsonl"):
-        click.echo(msgspec.json.encode(group_plan_document(planned)))
+        click.echo(msgspec.json.encode(planning.group_plan_document(planned)))
     elif form == "csv":
         if not asked.approximate:
             planned.refuse_inexact()
@@ -188,9 +168,9 @@ def plan(asked: GroupsOptions, form: str, kafka: dict[str, str], archive: Archiv
 @asked_options
 @dry_run_option
 @yes_option
-@json_option
+@options.json_option
 @kafka_options(required=True)
-@archive_options
+@options.archive_options
 def apply(
     asked: GroupsOptions, dry_run: bool, yes: bool, as_json: bool, kafka: dict[str, str], archive: ArchivePlace
 ) -> None:
@@ -211,18 +191,18 @@ def apply(
         changes = GroupChanges(open_jobs(asked.jobs, archive), asked.job)
         changes.apply(planned, kafka_groups(kafka), wall_clock())
     if as_json:
-        click.echo(msgspec.json.encode({"applied": not dry_run} | group_plan_document(planned)))
+        click.echo(msgspec.json.encode({"applied": not dry_run} | planning.group_plan_document(planned)))
     elif not dry_run:
         click.echo(f"{count} positions of {len(planned.groups)} groups are set, and read back", err=True)
 
 
 @command.command(epilog=closing("replayer groups rollback --job restore-1 --yes -b localhost:9092 -a ./archive"))
 @job_option
-@jobs_option
+@options.jobs_option
 @dry_run_option
 @yes_option
 @kafka_options(required=True)
-@archive_options
+@options.archive_options
 def rollback(
     job: str, jobs: str | None, dry_run: bool, yes: bool, kafka: dict[str, str], archive: ArchivePlace
 ) -> None:
@@ -243,28 +223,30 @@ def rollback(
         click.echo("the positions are set back", err=True)
 
 
-async def _planned(asked: GroupsOptions, kafka: Mapping[str, str], place: ArchivePlace) -> GroupPlan:
+async def _planned(asked: GroupsOptions, kafka: Mapping[str, str], place: ArchivePlace) -> planning.GroupPlan:
     jobs = open_jobs(asked.jobs, place)
     kept, _ = kept_job(asked.job, jobs)
     source = parse_topic_folder(kept.folder)
-    async with open_archive(place) as archive:
+    async with options.open_archive(place) as archive:
         if asked.positions is None:
             pinned = await archive.pin()
-            table = await archived_groups(pinned, source, asked.at)
+            table = await planning.archived_groups(pinned, source, asked.at)
             click.echo(f"positions as of {time_text(table.slot)}", err=True)
-            if (vanished := await vanished_text(pinned, source, table, asked.globs)) is not None:
+            if (vanished := await planning.vanished_text(pinned, source, table, asked.globs)) is not None:
                 click.echo(f"warning: {vanished}", err=True)
-            positions = positions_of(table)
+            positions = planning.positions_of(table)
         else:
-            positions = positions_in_csv(_text(asked.positions), source.topic)
+            positions = planning.positions_in_csv(_text(asked.positions), source.topic)
             if not positions:
                 raise UsageError(
                     f"{asked.positions} holds no position of topic {source.topic}",
                     why=f"job {kept.job} copied that topic",
                     remedy="check the file and --job",
                 )
-        meant = meant_groups(positions, asked.globs, asked.positions or str(source))
-        planned = await plan_groups_of_job(asked.job, Surroundings(archive, kafka, jobs), meant, map_of(asked.rename))
+        meant = planning.meant_groups(positions, asked.globs, asked.positions or str(source))
+        planned = await planning.plan_groups_of_job(
+            asked.job, Surroundings(archive, kafka, jobs), meant, map_of(asked.rename)
+        )
     if meant and not planned.groups:
         raise NotInArchive(
             f"no consumer group has a position in what job {kept.job} copied",
@@ -277,9 +259,9 @@ async def _planned(asked: GroupsOptions, kafka: Mapping[str, str], place: Archiv
 def _text(file: str) -> str:
     try:
         with Path(file).open("rb") as opened:
-            body = opened.read(MAX_FILE_BYTES + 1)
-        if len(body) > MAX_FILE_BYTES:
-            raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
+            body = opened.read(planning.MAX_FILE_BYTES + 1)
+        if len(body) > planning.MAX_FILE_BYTES:
+            raise ValueError(f"it has more than {planning.MAX_FILE_BYTES} bytes")
         return body.decode()
     except (OSError, ValueError) as error:
         raise UsageError(
@@ -287,7 +269,7 @@ def _text(file: str) -> str:
         ) from error
 
 
-def _print_plan(planned: GroupPlan) -> None:
+def _print_plan(planned: planning.GroupPlan) -> None:
     columns = ("GROUP", "PARTITION", "OFFSET", "EXACT", "READ AGAIN", "SKIPPED")
     rows = [
         (group.name, lane.lane, lane.offset, "yes" if lane.exact else "no", lane.read_again, lane.skipped)

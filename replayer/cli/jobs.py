@@ -15,22 +15,13 @@ from blockgz.store.writer import ToolStore
 from blockgz.units import time_text, wall_clock
 from replayer.cli.options.options import jobs_option, json_option
 from replayer.errors import ReplayRefused
-from replayer.replay.jobs.control import (
-    ALIVE,
-    WantedState,
-    change_control,
-    held,
-    job_signs,
-    job_state,
-    lock_folder,
-    summary_of,
-)
+from replayer.replay.jobs import control
 from replayer.replay.jobs.folder import JobFolder, existing_jobs, job_names, jobs_with, this_process
 
 COLUMNS = ("JOB", "SOURCE", "TARGET", "STATE", "BEGUN", "RUNS", "RECORDS", "TRANSACTIONAL", "COMPLETE")
 DROPPABLE = ("TRANSACTIONAL", "RUNS", "BEGUN", "RECORDS", "SOURCE")
 # The commands that a running job takes, and the state that each asks for; `rate` is another one.
-STEERING: Mapping[str, WantedState] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
+STEERING: Mapping[str, control.WantedState] = {"pause": "pause", "resume": "run", "cancel": "cancel"}
 
 
 @click.command(
@@ -84,8 +75,10 @@ def _list(store: ToolStore | None, *, as_json: bool) -> int:
     for name in job_names(store) if store else ():
         assert store is not None
         try:
-            found = summary_of(JobFolder(store, name))
-            state = job_state(job_signs(store, name, lock_folder()), this_process(), wall_clock())
+            found = control.summary_of(JobFolder(store, name))
+            state = control.job_state(
+                control.job_signs(store, name, control.lock_folder()), this_process(), wall_clock()
+            )
         except ReplayRefused as error:
             print_failure(error)
             code = PARTLY_FAILED
@@ -93,7 +86,7 @@ def _list(store: ToolStore | None, *, as_json: bool) -> int:
         if found is None:
             continue
         request = found.request
-        is_settled = found.complete and state != "undone" and state not in ALIVE
+        is_settled = found.complete and state != "undone" and state not in control.ALIVE
         listed.append(
             {
                 "job": request.job,
@@ -124,29 +117,29 @@ def _list(store: ToolStore | None, *, as_json: bool) -> int:
 def _remove(store: ToolStore, name: str, *, yes: bool) -> None:
     folder = JobFolder(store, name)
     confirm(f"Remove {folder.address}?", undone=f"{folder.address} was not removed", is_agreed=yes)
-    with held(lock_folder(), name):
+    with control.held(control.lock_folder(), name):
         folder.remove()
     click.echo(f"{folder.address} is removed", err=True)
 
 
 def _steer(store: ToolStore, command: str, name: str, rate: str = "none") -> None:
     """Write down what the job's run is to do; raises UsageError if no run would do it."""
-    signs = job_signs(store, name, lock_folder())
-    state = job_state(signs, this_process(), wall_clock())
+    signs = control.job_signs(store, name, control.lock_folder())
+    state = control.job_state(signs, this_process(), wall_clock())
     if signs.reported is None:
         raise UsageError(
             f"job {name} takes no commands",
             why="its newest run was not started with --control",
             remedy="start it with replayer replay --control, and with --resume if it has begun",
         )
-    if state not in ALIVE:
+    if state not in control.ALIVE:
         raise UsageError(
             f"job {name} is not running",
             why=f"its newest run is {state}",
             remedy="unless it is complete, replayer replay --resume --control continues it",
         )
     if command == "rate":
-        change_control(store, name, rate=None if rate == "none" else rate)
+        control.change_control(store, name, rate=None if rate == "none" else rate)
     else:
-        change_control(store, name, state=STEERING[command])
+        control.change_control(store, name, state=STEERING[command])
     click.echo(f"job {name} will do so within seconds: see replayer jobs", err=True)

@@ -5,15 +5,8 @@ from typing import Any
 
 import click
 
+from blockgz.archive import inventory
 from blockgz.archive.archive import ArchivePlace, SurveyedTopic, TopicPartitions, parse_topic
-from blockgz.archive.inventory import (
-    MissingPartition,
-    compare,
-    damaged_document,
-    known,
-    partition_document,
-    topic_document,
-)
 from blockgz.archive.partition import Damaged
 from blockgz.errors import PARTLY_FAILED, BlockgzError, exit_code
 from blockgz.process import run_async
@@ -36,7 +29,7 @@ def ls(form: str, as_times: str, archive: ArchivePlace) -> int:
     3. The same goes for a partition that is in the archive's inventory but not in the archive.
     """
     found, missing = run_async(_surveys(archive))
-    listing = [topic_document(name, survey) for name, survey in found]
+    listing = [inventory.topic_document(name, survey) for name, survey in found]
     whole = {"archive": str(archive.address), "topics": listing, "missing": [each._asdict() for each in missing]}
     print_rows(form, whole, listing)
     if form == "table":
@@ -48,18 +41,20 @@ def ls(form: str, as_times: str, archive: ArchivePlace) -> int:
     return print_missing(missing) or code
 
 
-async def _surveys(options: ArchivePlace) -> tuple[list[tuple[str, SurveyedTopic]], Sequence[MissingPartition]]:
+async def _surveys(
+    options: ArchivePlace,
+) -> tuple[list[tuple[str, SurveyedTopic]], Sequence[inventory.MissingPartition]]:
     async with open_archive(options) as archive:
         pinned = await archive.pin()
         found = [(name, await pinned.survey_topic(name)) for name in await pinned.topics()]
-        return found, (await compare(pinned)).missing
+        return found, (await inventory.compare(pinned)).missing
 
 
 def _topic_row(topic: dict[str, Any], as_times: str) -> tuple[str | int, ...]:
     partitions = topic["partitions"]
     offsets = {
-        "start_offset": known(min, [each["start_offset"] for each in partitions]),
-        "next_offset": known(max, [each["next_offset"] for each in partitions]),
+        "start_offset": inventory.known(min, [each["start_offset"] for each in partitions]),
+        "next_offset": inventory.known(max, [each["next_offset"] for each in partitions]),
     }
     return (topic["topic"], len(partitions) + len(topic["damaged"]), *_figures(topic | offsets, as_times))
 
@@ -82,7 +77,7 @@ def print_damaged(errors: Sequence[BlockgzError], *, others: bool) -> int:
     return 0 if not errors else PARTLY_FAILED if others else exit_code(errors[0])
 
 
-def print_missing(missing: Sequence[MissingPartition]) -> int:
+def print_missing(missing: Sequence[inventory.MissingPartition]) -> int:
     """Print on stderr what the archive held once and lacks; return the exit code."""
     for each in missing:
         print_failure(each.error)
@@ -107,7 +102,7 @@ def describe(topic: str, form: str, as_times: str, archive: ArchivePlace) -> int
     partitions, damaged, missing = run_async(_describe(archive, wanted))
     if partitions or not damaged:
         whole = {"archive": str(archive.address), "topic": wanted.topic, "partitions": partitions}
-        lost = {"damaged": damaged_document(damaged), "missing": [each._asdict() for each in missing]}
+        lost = {"damaged": inventory.damaged_document(damaged), "missing": [each._asdict() for each in missing]}
         print_rows(form, whole | lost, partitions)
         if form == "table":
             _print_partitions(partitions, as_times)
@@ -139,16 +134,16 @@ def _print_partitions(partitions: Sequence[dict[str, Any]], as_times: str) -> No
 
 async def _describe(
     options: ArchivePlace, topic: TopicPartitions
-) -> tuple[list[dict[str, Any]], dict[int, BlockgzError], Sequence[MissingPartition]]:
+) -> tuple[list[dict[str, Any]], dict[int, BlockgzError], Sequence[inventory.MissingPartition]]:
     descriptions: list[dict[str, Any]] = []
     async with open_archive(options) as archive:
-        missing = (await compare(archive, [(topic.topic, topic.partitions)])).missing
+        missing = (await inventory.compare(archive, [(topic.topic, topic.partitions)])).missing
         there = topic.partitions and set(topic.partitions) - {each.partition for each in missing}
         partitions, found = await archive.survey_topic(topic.topic, None if there is None else sorted(there))
         damaged = dict(found)
         for partition in partitions:
             try:
-                descriptions.append(await partition_document(partition))
+                descriptions.append(await inventory.partition_document(partition))
             except Damaged as error:
                 damaged[partition.partition] = error
     return descriptions, damaged, missing

@@ -17,20 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 import click
 import msgspec
 
+from blockgz import errors
 from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.partition import ArchivedPartition, LostRange
 from blockgz.archive.positions import OffsetRange, Rule
-from blockgz.errors import (
-    FAILED,
-    PARTLY_FAILED,
-    BlockgzError,
-    BrokerUnreachable,
-    PartitionUnavailable,
-    UsageError,
-    exit_code,
-    masked_urls,
-)
 from blockgz.process import loop_signals, run_async, share_heaps
 from blockgz.program.main import closing, confirm, ended_code, noting_what_is_left, print_failure
 from blockgz.program.options import (
@@ -276,7 +267,7 @@ def place_options(jobs: str | None, properties: Mapping[str, str], archive: Arch
     words = ["-a", str(archive.address), "-b", properties["bootstrap.servers"]]
     given = {"jobs": jobs, "keys": archive.keys, **asdict(archive.s3)}
     for name, value in given.items():
-        if value is not None and masked_urls(value) == value:  # that of a proxy may have a password
+        if value is not None and errors.masked_urls(value) == value:  # that of a proxy may have a password
             words += [f"--{name.replace('_', '-')}", value]
     return shlex.join(words)
 
@@ -466,7 +457,7 @@ class Steering:
 
     def ended(self) -> click.exceptions.Exit:
         """Return the exit of a replay that is not complete."""
-        return click.exceptions.Exit(ended_code(FAILED, self.signals, is_done=False))
+        return click.exceptions.Exit(ended_code(errors.FAILED, self.signals, is_done=False))
 
     def follow(self, seen: JobControl, now: JobControl) -> None:
         """Carry out the command `now`, after `seen`."""
@@ -476,7 +467,7 @@ class Steering:
         if now.rate != seen.rate:
             try:
                 self.limit(now.rate)
-            except UsageError as error:
+            except errors.UsageError as error:
                 click.echo(f"the rate stays as it is: {error.what} ({error.why})", err=True)
         if now.state != seen.state or now.rate == seen.rate:
             {"run": self.resume, "pause": self.pause, "cancel": self.cancel}[now.state]()
@@ -560,10 +551,10 @@ def controlled(jobs: Store, options: ReplayOptions, steering: Steering) -> Itera
 
 
 def _failure_of(error: Exception) -> JobFailure:
-    if isinstance(error, BlockgzError):
-        what, why, remedy = map(masked_urls, (error.what, error.why, error.remedy))
-        return JobFailure(what, why, remedy, exit_code(error))
-    return JobFailure(f"{type(error).__name__}: {error}", "this is a bug", "report it", FAILED)
+    if isinstance(error, errors.BlockgzError):
+        what, why, remedy = map(errors.masked_urls, (error.what, error.why, error.remedy))
+        return JobFailure(what, why, remedy, errors.exit_code(error))
+    return JobFailure(f"{type(error).__name__}: {error}", "this is a bug", "report it", errors.FAILED)
 
 
 @click.command(
@@ -630,7 +621,9 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
         print_result(planned.plan, result)
         print_left_out(left_out)
         click.echo(f"to prove it: {proof}", err=True)
-    incomplete = print_skipped(planned.damage) or (PARTLY_FAILED if left_out.unfit or planned.plan.missing else 0)
+    incomplete = print_skipped(planned.damage) or (
+        errors.PARTLY_FAILED if left_out.unfit or planned.plan.missing else 0
+    )
     return ended_code(incomplete, steering.signals, is_done=result.complete)
 
 
@@ -658,7 +651,7 @@ async def replay_on_spark(
         _print_spark_result(plan, result, time.monotonic() - begun)
     for source, (start, end, reason) in result.skipped:
         click.echo(f"FAILURE {plan.topic}:{source} skipped offsets [{start}..{end}): {reason}", err=True)
-    return PARTLY_FAILED if result.skipped or result.left_out.unfit or plan.missing else 0
+    return errors.PARTLY_FAILED if result.skipped or result.left_out.unfit or plan.missing else 0
 
 
 async def _run_on_spark(job: "Replay", plan: ReplayPlan, spark: SparkOptions, *, as_json: bool) -> "LanesResult":
@@ -730,7 +723,7 @@ async def _run(planned: PlannedReplay, steering: Steering, as_json: bool) -> Rep
             except asyncio.CancelledError as error:
                 click.echo("\n".join(error.__notes__), err=True)
                 raise steering.ended() from error
-            except (BrokerUnreachable, DeliveryFailed, PartitionUnavailable) as error:
+            except (errors.BrokerUnreachable, DeliveryFailed, errors.PartitionUnavailable) as error:
                 if not steering.signals:
                     raise
                 print_failure(error)

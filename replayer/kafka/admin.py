@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
 from confluent_kafka.admin import NewTopic as ClientNewTopic  # type: ignore[attr-defined]
 
 from blockgz.errors import AccessDenied, BlockgzError, BrokerUnreachable, NoSuchTopic, PartitionUnavailable, listed
-from blockgz.kafka import LogBounds
+from blockgz.kafka import LogBounds, connection
 from blockgz.kafka.admin import (
     LEADERLESS,
     NO_AUTHORIZER,
@@ -32,14 +32,6 @@ from blockgz.kafka.admin import (
     topic_acls,
     topic_id,
     topic_ids,
-)
-from blockgz.kafka.connection import (
-    BROKER_DEADLINE_SECONDS,
-    ConnectionErrors,
-    client_settings,
-    cluster_metadata,
-    kafka_failure,
-    make_client,
 )
 from blockgz.kafka.groups import KafkaGroups, listed_groups
 from index_format.objects import Acl, AclsOfTopics
@@ -78,8 +70,8 @@ class TopicChanges:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raise UsageError."""
-        self._settings = client_settings(properties, CLIENT_ID)
-        self._admin: AdminClient = make_client(AdminClient, self._settings)
+        self._settings = connection.client_settings(properties, CLIENT_ID)
+        self._admin: AdminClient = connection.make_client(AdminClient, self._settings)
 
     def create(self, topic: NewTopic) -> None:
         """Make the topic and wait until every partition has a leader; raises ReplayRefused."""
@@ -114,7 +106,9 @@ class TopicChanges:
     def settings(self, topic: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Return a topic's own settings, and those that are in effect beyond them; raises ReplayRefused."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        (answer,) = self._admin.describe_configs([resource], request_timeout=BROKER_DEADLINE_SECONDS).values()
+        (answer,) = self._admin.describe_configs(
+            [resource], request_timeout=connection.BROKER_DEADLINE_SECONDS
+        ).values()
         entries = self._result(answer, f"the configuration of topic {topic!r} cannot be read", "check the topic's name")
         own, inherited = dict[str, str](), dict[str, str]()
         for entry in entries.values():
@@ -153,12 +147,12 @@ class TopicChanges:
         deadline = time.monotonic() + CHANGE_SECONDS
         while not self._led(topic, partitions):
             if time.monotonic() > deadline:
-                raise kafka_failure(KafkaError(KafkaError._TIMED_OUT), f"topic {topic!r} gets no leaders")
+                raise connection.kafka_failure(KafkaError(KafkaError._TIMED_OUT), f"topic {topic!r} gets no leaders")
             time.sleep(ASK_AGAIN_SECONDS)
 
     def _led(self, topic: str, partitions: int) -> bool:
         try:
-            found = self._admin.list_topics(topic, timeout=BROKER_DEADLINE_SECONDS).topics[topic]
+            found = self._admin.list_topics(topic, timeout=connection.BROKER_DEADLINE_SECONDS).topics[topic]
         except KafkaException:  # a broker that left just now may be back before the deadline
             return False
         return len(found.partitions) == partitions and all(each.leader >= 0 for each in found.partitions.values())
@@ -171,7 +165,7 @@ class TopicChanges:
 
 
 def _failure(failure: KafkaError, what: str, remedy: str) -> BlockgzError:
-    known = kafka_failure(failure, what)
+    known = connection.kafka_failure(failure, what)
     if isinstance(known, AccessDenied | BrokerUnreachable):
         return known
     if failure.code() == NO_AUTHORIZER:
@@ -181,7 +175,7 @@ def _failure(failure: KafkaError, what: str, remedy: str) -> BlockgzError:
 
 def kafka_groups(properties: Mapping[str, str]) -> KafkaGroups:
     """Return a client for the consumer groups of a cluster. Raises UsageError."""
-    return KafkaGroups(client_settings(properties, CLIENT_ID))
+    return KafkaGroups(connection.client_settings(properties, CLIENT_ID))
 
 
 class KafkaAdmin:
@@ -192,15 +186,15 @@ class KafkaAdmin:
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raise UsageError, BrokerUnreachable or AccessDenied."""
         self._address = properties["bootstrap.servers"]
-        self._connection_errors = ConnectionErrors()
-        settings = {**client_settings(properties, CLIENT_ID), "error_cb": self._connection_errors}
-        self._admin: AdminClient = make_client(AdminClient, settings)
-        self._metadata: Any = cluster_metadata(self._admin, self._connection_errors, self._address)
+        self._connection_errors = connection.ConnectionErrors()
+        settings = {**connection.client_settings(properties, CLIENT_ID), "error_cb": self._connection_errors}
+        self._admin: AdminClient = connection.make_client(AdminClient, settings)
+        self._metadata: Any = connection.cluster_metadata(self._admin, self._connection_errors, self._address)
 
     def again(self) -> "KafkaAdmin":
         """Return the same client with the current topics. Raises BrokerUnreachable or AccessDenied."""
         same = copy(self)
-        same._metadata = cluster_metadata(self._admin, self._connection_errors, self._address)
+        same._metadata = connection.cluster_metadata(self._admin, self._connection_errors, self._address)
         return same
 
     @property
@@ -223,7 +217,7 @@ class KafkaAdmin:
         if metadata is None:
             return None
         if metadata.error is not None:
-            raise kafka_failure(metadata.error, f"topic {name!r} cannot be described")
+            raise connection.kafka_failure(metadata.error, f"topic {name!r} cannot be described")
         tells = has_controller(self._metadata)
         return TopicFacts(
             name,
@@ -270,7 +264,7 @@ class KafkaAdmin:
         for failure in failures.values():
             if failure.code() == KafkaError._UNKNOWN_PARTITION:
                 raise PartitionUnavailable(what, why=failure.str())
-            raise kafka_failure(failure, what)
+            raise connection.kafka_failure(failure, what)
         return {partition: found for (_, partition), found in bounds.items()}
 
     def refuse_uncreatable(self, topic: NewTopic) -> None:
@@ -283,7 +277,7 @@ class KafkaAdmin:
         if not has_controller(self._metadata):
             return None
         (answer,) = self._admin.create_topics(
-            [_wanted(topic)], validate_only=True, request_timeout=BROKER_DEADLINE_SECONDS
+            [_wanted(topic)], validate_only=True, request_timeout=connection.BROKER_DEADLINE_SECONDS
         ).values()
         try:
             answer.result()

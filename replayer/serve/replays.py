@@ -22,20 +22,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from blockgz import errors
 from blockgz.archive.archive import parse_topic
 from blockgz.atomic_file import make_private_folder
 from blockgz.elastic_pool import ElasticPool
-from blockgz.errors import (
-    CORE_DUMP,
-    FAILED,
-    BadName,
-    BlockgzError,
-    FormatError,
-    NotInArchive,
-    StoreBusy,
-    UsageError,
-    end_text,
-)
 from blockgz.kafka.secrets import LOADS_CODE
 from blockgz.store.opening import open_store
 from blockgz.store.writer import ToolStore
@@ -109,7 +99,7 @@ class ReplayForm(BaseModel):
     def _check_names(self) -> "ReplayForm":
         try:
             check_topic(self.named_target)
-        except (ValueError, BadName) as error:
+        except (ValueError, errors.BadName) as error:
             raise ValueError(str(error)) from error
         return self
 
@@ -142,7 +132,7 @@ def form_of(fields: dict[str, Any] | str) -> ReplayForm:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
-        raise UsageError("invalid replay request", why=f"{where}: {problem['msg']}") from error
+        raise errors.UsageError("invalid replay request", why=f"{where}: {problem['msg']}") from error
 
 
 T = TypeVar("T")
@@ -168,16 +158,16 @@ class JobLaunch(Sealed, frozen=True, kw_only=True):
     begun_at: Timestamp
 
 
-class CommandFailed(BlockgzError):
+class CommandFailed(errors.BlockgzError):
     """A failed command: its message on stderr, and its exit code."""
 
     def __init__(self, code: int, text: str) -> None:
         lines = dict(line.split(":", 1) for line in text.splitlines() if line.startswith(("error:", "why:", "do:")))
         words = {name: line.strip() for name, line in lines.items()}
         super().__init__(
-            words.get("error", f"the command {end_text(code)}"),
+            words.get("error", f"the command {errors.end_text(code)}"),
             why=words.get("why", ""),
-            remedy=words.get("do", CORE_DUMP if code < 0 else ""),
+            remedy=words.get("do", errors.CORE_DUMP if code < 0 else ""),
         )
         self.exit_code = code
 
@@ -205,7 +195,7 @@ class Replays:
         """
         self._refuse_without_brokers()
         if self._plans >= MOST_PLANS:
-            raise StoreBusy(f"{self._plans} replays are being planned", remedy="try again when one of them is")
+            raise errors.StoreBusy(f"{self._plans} replays are being planned", remedy="try again when one of them is")
         self._plans += 1
         try:
             return await self._planned(form)
@@ -223,7 +213,7 @@ class Replays:
         try:
             out, err = await asyncio.wait_for(process.communicate(), PLAN_SECONDS)
         except TimeoutError:
-            raise CommandFailed(FAILED, f"error: the plan took more than {PLAN_SECONDS:g} s") from None
+            raise CommandFailed(errors.FAILED, f"error: the plan took more than {PLAN_SECONDS:g} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
@@ -242,7 +232,7 @@ class Replays:
         self._refuse_read_only()
         self._refuse_without_brokers()
         if confirmed != form.named_target:
-            raise UsageError(
+            raise errors.UsageError(
                 "the replay is not confirmed",
                 why=f"{confirmed[:80]!r} is not the name of its target",
                 remedy=f"type {form.named_target}",
@@ -254,7 +244,7 @@ class Replays:
         launch = JobLaunch(form=named.model_dump(by_alias=True), user=user, begun_at=wall_clock())
         async with self._alone(name, named.named_target):
             if not await self.in_thread(lambda: self.store.put_if_absent(f"{name}/launch.json", encode(launch), name)):
-                raise UsageError(f"there is a job {name}", why="its folder exists", remedy="choose another name")
+                raise errors.UsageError(f"there is a job {name}", why="its folder exists", remedy="choose another name")
             await self._run(name, named)
         return name
 
@@ -281,10 +271,10 @@ class Replays:
             await self._change(name, state="run")
             return
         if "resume" not in job["actions"]:
-            raise UsageError(f"job {name} cannot be resumed", why=f"it is {job['state']}")
+            raise errors.UsageError(f"job {name} cannot be resumed", why=f"it is {job['state']}")
         launch = await self.in_thread(self._launch, name)
         if launch is None:
-            raise UsageError(
+            raise errors.UsageError(
                 f"job {name} cannot be resumed here",
                 why="it was not begun by this page",
                 remedy="repeat its command with --resume",
@@ -309,7 +299,7 @@ class Replays:
         if action not in job["actions"]:
             goes_on = action == "pause" and await self.in_thread(self._wanted, job) == "run"
             if not goes_on:
-                raise UsageError(f"cannot {action} job {name}", why=f"it is {job['state']}")
+                raise errors.UsageError(f"cannot {action} job {name}", why=f"it is {job['state']}")
         await self._change(name, state=action)
 
     async def limit(self, name: str, rate: str | None) -> None:
@@ -317,7 +307,7 @@ class Replays:
         job = await self.get(name)
         self._refuse_read_only()
         if "rate" not in job["actions"]:
-            raise UsageError(f"the rate of job {name} cannot be changed", why=f"it is {job['state']}")
+            raise errors.UsageError(f"the rate of job {name} cannot be changed", why=f"it is {job['state']}")
         await self._change(name, rate=rate)
 
     async def all(self) -> list[dict[str, Any]]:
@@ -330,7 +320,7 @@ class Replays:
         """Return one job; raise NotInArchive."""
         found = await self.in_thread(self._document, name) if is_job_name(name) else None
         if found is None:
-            raise NotInArchive(f"there is no job {name[:80]}", why="no folder has that name", remedy="see /jobs")
+            raise errors.NotInArchive(f"there is no job {name[:80]}", why="no folder has that name", remedy="see /jobs")
         return found
 
     async def watched(self, name: str) -> dict[str, Any]:
@@ -380,7 +370,9 @@ class Replays:
     def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
         """Wait for a job's process; a death by a signal goes into the job's log and, with its tail, to stderr."""
         if process.wait() < 0:
-            lines = f"error: the process of job {name} {end_text(process.returncode)}\ndo:    {CORE_DUMP}\n"
+            lines = (
+                f"error: the process of job {name} {errors.end_text(process.returncode)}\ndo:    {errors.CORE_DUMP}\n"
+            )
             print(f"{self.log_tail(name)}{lines}", end="", file=sys.stderr)
             with suppress(OSError), _log_file(name).open("a") as log:
                 log.write(lines)
@@ -409,7 +401,10 @@ class Replays:
             signs = job_signs(store, name, locks)
             progress, state = signs.reported, job_state(signs, this_process(), wall_clock())
             summary = summary_of(folder) if request is not None and progress is None else None
-        except (ReplayRefused, FormatError) as error:  # it is damaged; that a store does not answer says nothing of it
+        except (
+            ReplayRefused,
+            errors.FormatError,
+        ) as error:  # it is damaged; that a store does not answer says nothing of it
             failure = failure_of(error)
             with suppress(ReplayRefused):
                 state = "running" if is_running(locks, name) else None
@@ -476,12 +471,12 @@ class Replays:
     def _launch(self, name: str) -> JobLaunch | None:
         key = f"{name}/launch.json"
         found = self.store.get(key)
-        with suppress(BlockgzError):
+        with suppress(errors.BlockgzError):
             return decode(found.body, JobLaunch, key) if found else None
         return None
 
     def _progress(self, name: str) -> JobProgress | None:
-        with suppress(BlockgzError):
+        with suppress(errors.BlockgzError):
             return read_progress(self.store, name)
         return None
 
@@ -492,7 +487,7 @@ class Replays:
 
     def _refuse_read_only(self) -> None:
         if not self._settings.allow_replay:
-            raise UsageError(
+            raise errors.UsageError(
                 "this page only reads",
                 why="it was started without --allow-replay",
                 remedy="start it with --allow-replay",
@@ -500,7 +495,7 @@ class Replays:
 
     def _refuse_without_brokers(self) -> None:
         if not self._settings.has_brokers:
-            raise UsageError(
+            raise errors.UsageError(
                 "this page knows no Kafka cluster", why="it was started without -b", remedy="start it with -b HOST:PORT"
             )
 
@@ -547,7 +542,7 @@ def _target_in_use(name: str, target: str) -> TargetInUse:
 
 def _named_target(launch: JobLaunch | None) -> str | None:
     """Return the target of a job that has not written yet."""
-    with suppress(BlockgzError, ValueError):
+    with suppress(errors.BlockgzError, ValueError):
         return form_of(launch.form).named_target if launch is not None else None
     return None
 
@@ -568,6 +563,6 @@ def _opened_log(name: str) -> Any:
         make_private_folder(path.parent)
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), "wb")
     except OSError as error:
-        raise UsageError(
+        raise errors.UsageError(
             f"the log of job {name} cannot be written", why=str(error), remedy="make $XDG_STATE_HOME writable"
         ) from error

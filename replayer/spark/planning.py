@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyspark.sql import datasource
 
+from blockgz.archive import positions
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.partition import ArchivedPartition, Damaged, prefetched, streamed
-from blockgz.archive.positions import (
-    AT_END,
-    AfterStart,
-    AtOffset,
-    AtTime,
-    OffsetRange,
-    Position,
-    resolve_position,
-    seek_time,
-)
 from blockgz.archive.selection import first_notes, notes_behind
 from blockgz.errors import BlockgzError, NotInArchive, UsageError
 from blockgz.units import timestamp_text
@@ -202,8 +193,8 @@ class WantedLog(NamedTuple):
     """
 
     partition: ArchivedPartition
-    start: Position
-    end: Position
+    start: positions.Position
+    end: positions.Position
     is_past: bool
 
 
@@ -226,14 +217,16 @@ async def subscribed(archive: ArchiveReader, options: SourceOptions) -> list[Wan
     found = []
     for (topic, log, _), partition in sorted(whole.items(), key=lambda item: (item[0][0], item[0][1:])):
         is_past = log < newest[topic]
-        start = _position(options.start, partition, "startingOffsets", AfterStart | AtTime if is_past else None)
-        end = _position(options.end, partition, "endingOffsets", AtTime if is_past else None)
+        start = _position(
+            options.start, partition, "startingOffsets", positions.AfterStart | positions.AtTime if is_past else None
+        )
+        end = _position(options.end, partition, "endingOffsets", positions.AtTime if is_past else None)
         if start is not None:
-            found.append(WantedLog(partition, start, end or AT_END, is_past))
+            found.append(WantedLog(partition, start, end or positions.AT_END, is_past))
     return found
 
 
-def _position(bound: Bound, partition: ArchivedPartition, option: str, kinds: Any) -> Position | None:
+def _position(bound: Bound, partition: ArchivedPartition, option: str, kinds: Any) -> positions.Position | None:
     """Return where a partition begins or ends; None for an older log whose position is none of `kinds`."""
     folder, number = partition.keys.folder, partition.partition
     if kinds is None or names_partition(bound, folder, number):
@@ -258,9 +251,9 @@ async def starting_offsets(wanted: Sequence[WantedLog], options: SourceOptions) 
 
     async def start(each: WantedLog) -> int:
         partition, position = each.partition, each.start
-        if not isinstance(position, AtTime) or options.late_start_means_latest:
+        if not isinstance(position, positions.AtTime) or options.late_start_means_latest:
             return await _offset(partition, position, options)
-        found = await seek_time(partition, position.timestamp)
+        found = await positions.seek_time(partition, position.timestamp)
         if found >= partition.next_offset and not each.is_past:
             raise UsageError(
                 f"{partition} holds no record at or after {timestamp_text(position.timestamp)}",
@@ -277,7 +270,7 @@ def print_notes(wanted: Sequence[WantedLog], ends: Sequence[tuple[int, int]]) ->
     found = [
         note
         for log, (start, end) in zip(wanted, ends, strict=True)
-        for note in notes_behind(log.partition, OffsetRange(start, end), log.start, log.end)
+        for note in notes_behind(log.partition, positions.OffsetRange(start, end), log.start, log.end)
     ]
     for note in first_notes(found):
         print(f"blockgz: note: {note}", file=sys.stderr, flush=True)
@@ -379,9 +372,9 @@ async def _pieces(
     return [(entry.next_offset, entry.bytes)]
 
 
-async def _offset(partition: ArchivedPartition, position: Position, options: SourceOptions) -> int:
-    offset = await resolve_position(position, partition)
-    if isinstance(position, AtOffset) and offset != position.offset and options.fails_on_data_loss:
+async def _offset(partition: ArchivedPartition, position: positions.Position, options: SourceOptions) -> int:
+    offset = await positions.resolve_position(position, partition)
+    if isinstance(position, positions.AtOffset) and offset != position.offset and options.fails_on_data_loss:
         low, high = sorted((offset, position.offset))
         held = f"the archive holds offsets [{partition.start_offset}..{partition.next_offset})"
         if position.offset < partition.floor:

@@ -23,24 +23,10 @@ from replayer.replay.job import LanePosition
 from replayer.replay.pipeline import ScannedBatch, sendable
 from replayer.replay.run import CADENCE
 from replayer.replay.sinks.producer import KafkaSink
+from replayer.spark import sink_target
 from replayer.spark.background import Background
 from replayer.spark.lanes import SourceLane, lane_sink, source_lane
 from replayer.spark.row_position import NOTHING, RowLedger, TaskRun, decode_row_position
-from replayer.spark.sink_target import (
-    Columns,
-    RowPart,
-    RowReader,
-    Target,
-    TopicSinkOptions,
-    check_columns,
-    find_target,
-    opened_admin,
-    parse_sink_options,
-    refuse_foreign_records,
-    refuse_missing_partition,
-    refuse_other_key,
-    refuse_part,
-)
 
 # A write does not know how many partitions its target will have tomorrow; the first one stays.
 PLACES = 1
@@ -55,15 +41,15 @@ LaneKey = tuple[int, int | None]
 class WriteWork:
     """The work of every task of a write; `target` is None if each row names its topic."""
 
-    options: TopicSinkOptions
-    columns: Columns
-    target: Target | None
+    options: sink_target.TopicSinkOptions
+    columns: sink_target.Columns
+    target: sink_target.Target | None
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], work: WriteWork, writer: TaskRun) -> int:
     """Write all rows; return the number of records once the cluster has taken all of them."""
     arriving = Background[pa.RecordBatch](lambda offer: all(map(offer, batches)), 1)
-    reader = RowReader(work.columns, headers=work.options.headers)
+    reader = sink_target.RowReader(work.columns, headers=work.options.headers)
     producers = _Producers(work, writer)
     try:
         while True:
@@ -89,11 +75,11 @@ class _Producers:
 
     def __init__(self, work: WriteWork, writer: TaskRun) -> None:
         self._work, self._writer = work, writer
-        self._by_topic: dict[str, tuple[Target, _Idempotent | _Transactional]] = {}
+        self._by_topic: dict[str, tuple[sink_target.Target, _Idempotent | _Transactional]] = {}
 
-    def write(self, part: RowPart) -> None:
+    def write(self, part: sink_target.RowPart) -> None:
         target, producer = self._to(part)
-        refuse_part(target, part)
+        sink_target.refuse_part(target, part)
         with _without_flags():
             producer.write(part)
 
@@ -116,7 +102,7 @@ class _Producers:
         for _, producer in self._by_topic.values():
             producer.stop()
 
-    def _to(self, part: RowPart) -> "tuple[Target, _Idempotent | _Transactional]":
+    def _to(self, part: sink_target.RowPart) -> "tuple[sink_target.Target, _Idempotent | _Transactional]":
         work, options = self._work, self._work.options
         name = options.topic or part.topic or ""
         if options.topic is not None and part.topic == name and "offset" in work.columns and not options.into_source:
@@ -126,7 +112,9 @@ class _Producers:
                 remedy='choose another topic, or add .option("intoSource", "true") if this is what you want',
             )
         if name not in self._by_topic:
-            target = work.target or find_target(options, work.columns, name, opened_admin(options))
+            target = work.target or sink_target.find_target(
+                options, work.columns, name, sink_target.opened_admin(options)
+            )
             kind = _Transactional if options.transactional else _Idempotent
             self._by_topic[name] = target, kind(options, target, self._writer)
         return self._by_topic[name]
@@ -138,13 +126,13 @@ class _Idempotent:
     written = 0
     """Records that were handed over."""
 
-    def __init__(self, options: TopicSinkOptions, target: Target, writer: TaskRun) -> None:
+    def __init__(self, options: sink_target.TopicSinkOptions, target: sink_target.Target, writer: TaskRun) -> None:
         self._target, self._writer = target, writer
         self._sink = KafkaSink(options.properties, target.facts.name, _Nowhere(), target.max_message_bytes)
 
-    def write(self, part: RowPart) -> None:
+    def write(self, part: sink_target.RowPart) -> None:
         source = self._writer.task if part.partition is None else part.partition
-        refuse_missing_partition(self._target, source)
+        sink_target.refuse_missing_partition(self._target, source)
         records, _ = sendable(part.records)
         for piece in self._target.router.route(ScannedBatch(source, records)):
             self._sink.send(piece.target, piece.records)
@@ -180,14 +168,14 @@ class _Transactional:
     written = 0
     """Records that were committed."""
 
-    def __init__(self, options: TopicSinkOptions, target: Target, writer: TaskRun) -> None:
+    def __init__(self, options: sink_target.TopicSinkOptions, target: sink_target.Target, writer: TaskRun) -> None:
         self._options, self._target, self._writer = options, target, writer
         # The open lanes, in order of their last write.
         self._lanes: OrderedDict[LaneKey, _OpenLane] = OrderedDict()
         # The last offsets of closed lanes: later rows below them would pass for written.
         self._last: dict[LaneKey, int] = {}
 
-    def write(self, part: RowPart) -> None:
+    def write(self, part: sink_target.RowPart) -> None:
         if part.partition is None:
             raise AssertionError("a transactional write without partitions is refused before it begins")
         key = (part.partition, part.incarnation)
@@ -227,7 +215,7 @@ class _Transactional:
         lane.stop()
 
 
-def _lane_of(options: TopicSinkOptions, target: str, partition: int, incarnation: int | None) -> SourceLane:
+def _lane_of(options: sink_target.TopicSinkOptions, target: str, partition: int, incarnation: int | None) -> SourceLane:
     """Return the lane of a source partition: group `{job}.{partition}.{incarnation}`, or as other jobs have it."""
     job = options.job_into(target)
     if incarnation is None or incarnation == options.recorded_incarnation:
@@ -239,14 +227,19 @@ class _OpenLane:
     """The rows of one source partition, their transactions, and what is known of them."""
 
     def __init__(
-        self, options: TopicSinkOptions, target: Target, part: RowPart, writer: TaskRun, last: int = NOTHING
+        self,
+        options: sink_target.TopicSinkOptions,
+        target: sink_target.Target,
+        part: sink_target.RowPart,
+        writer: TaskRun,
+        last: int = NOTHING,
     ) -> None:
         """Fence earlier writers of the partition, and read its position; `part` holds its first rows.
 
         `last` is that of the task's lane before this one for the same partition, if there was one.
         """
         assert part.partition is not None
-        refuse_missing_partition(target, part.partition)
+        sink_target.refuse_missing_partition(target, part.partition)
         lane = _lane_of(options, target.facts.name, part.partition, part.incarnation)
         self._number = lane.number
         self.written = 0
@@ -266,7 +259,7 @@ class _OpenLane:
         """The newest source offset that was written or stood already."""
         return self._ledger.last
 
-    def write(self, part: RowPart) -> None:
+    def write(self, part: sink_target.RowPart) -> None:
         """Send those of the records that do not stand yet; raises ReplayRefused, or what TransactionalSink raises."""
         self._ledger.refuse_other_topic(part.topic or "")
         records = part.records
@@ -330,24 +323,24 @@ class WrittenRows(WriterCommitMessage):
 
 def prepare(given: Mapping[str, str], schema: StructType, *, overwrite: bool, batch: bool) -> WriteWork:
     """Check everything that can be checked before the tasks run; raises a BlockgzError."""
-    options = parse_sink_options(given)
-    columns = check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+    options = sink_target.parse_sink_options(given)
+    columns = sink_target.check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
     if overwrite:
         raise UsageError(
             "a topic cannot be overwritten", why="records are only ever appended to one", remedy='.mode("append")'
         )
     refuse_unfit(options, columns)
-    admin = opened_admin(options)
-    refuse_other_key(options, columns, admin)
+    admin = sink_target.opened_admin(options)
+    sink_target.refuse_other_key(options, columns, admin)
     if options.topic is None:
         return WriteWork(options, columns, None)
-    target = find_target(options, columns, options.topic, admin)
+    target = sink_target.find_target(options, columns, options.topic, admin)
     if batch:
-        refuse_foreign_records(options, target, admin)
+        sink_target.refuse_foreign_records(options, target, admin)
     return WriteWork(options, columns, target)
 
 
-def refuse_unfit(options: TopicSinkOptions, columns: Columns) -> None:
+def refuse_unfit(options: sink_target.TopicSinkOptions, columns: sink_target.Columns) -> None:
     """Raise UsageError if these columns do not go with these options."""
     if options.topic is None and "topic" not in columns:
         raise UsageError("no topic is named", why="there is no column topic either", remedy='add .option("topic", …)')
@@ -377,7 +370,7 @@ def refuse_unfit(options: TopicSinkOptions, columns: Columns) -> None:
         )
 
 
-def refuse_unfit_incarnation(options: TopicSinkOptions, columns: Columns) -> None:
+def refuse_unfit_incarnation(options: sink_target.TopicSinkOptions, columns: sink_target.Columns) -> None:
     """Raise UsageError if it is unknown which incarnation of its topic a transactional row comes from."""
     known = "incarnation" in columns or options.incarnation is not None
     if options.recorded_incarnation is not None and not (options.transactional and known):

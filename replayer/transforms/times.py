@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from replayer.transforms.record import (
-    CannotTransform,
-    Moment,
-    Side,
-    Transform,
-    fields_of,
-    kind_of,
-    toward_zero,
-    transform_data,
-)
+from replayer.transforms import record
 from replayer.transforms.settings import Settings
 
 DAY_MS = 86_400_000
@@ -60,23 +51,23 @@ class DateFormat:
         try:
             moment = EPOCH + timedelta(milliseconds=ms)
         except OverflowError as error:
-            raise CannotTransform(f"the time {ms} is outside of the years 1 to 9999") from error
+            raise record.CannotTransform(f"the time {ms} is outside of the years 1 to 9999") from error
         return "".join(_FORMATS[t.letter](moment, t.count) if t.letter else t.text for t in self._tokens)
 
     def parse(self, text: str) -> int:
         """Parse a text to ms since the epoch; text after the match is ignored, as Java does. Raises CannotTransform."""
         match = self._expression.match(text)
         if match is None:
-            raise CannotTransform(f"{text[:80]!r} does not match the format {self.pattern!r}")
+            raise record.CannotTransform(f"{text[:80]!r} does not match the format {self.pattern!r}")
         fields: dict[str, str] = {}
         for number, token in enumerate(token for token in self._tokens if token.letter):
             fields[token.letter] = match[number + 1]
         if len(fields.get("y", "0000")) < 3 and any(t.letter == "y" and t.count < 3 for t in self._tokens):
-            raise CannotTransform(f"the century of {text[:80]!r} is not known: use yyyy")
+            raise record.CannotTransform(f"the century of {text[:80]!r} is not known: use yyyy")
         try:
             return _milliseconds(fields)
         except (OverflowError, ValueError) as error:
-            raise CannotTransform(f"{text[:80]!r} is outside of the years 1 to 9999") from error
+            raise record.CannotTransform(f"{text[:80]!r} is outside of the years 1 to 9999") from error
 
     def _expressions(self) -> list[str]:
         found = []
@@ -193,7 +184,7 @@ _WORDS = {
 }
 
 
-def convert_timestamp(settings: Settings, side: Side) -> Transform:
+def convert_timestamp(settings: Settings, side: record.Side) -> record.Transform:
     """Convert a time, or a field with one, between integers of some unit, text by a format, and Connect's types."""
     target = settings.choice("target.type", ("string", "unix", "Date", "Time", "Timestamp"))
     blank = not settings.text("format", "").strip()
@@ -210,37 +201,37 @@ def convert_timestamp(settings: Settings, side: Side) -> Transform:
     def change(data: Any) -> Any:
         if field is None:
             return convert(data)
-        data = fields_of(data)
+        data = record.fields_of(data)
         return data | {field: convert(data.get(field))}
 
-    return transform_data(side, change, () if field is None else (field,))
+    return record.transform_data(side, change, () if field is None else (field,))
 
 
 def _read_time(value: Any, form: DateFormat | None, unit: int) -> int:
     """Return ms since the epoch of a value; an integer counts units of so many ns."""
     match value:
-        case Moment():
+        case record.Moment():
             return value.ms
         case str() if form is not None:
             return form.parse(value)
         case str():
-            raise CannotTransform("a text can only be read with a format")
+            raise record.CannotTransform("a text can only be read with a format")
         case int() if not isinstance(value, bool):
-            return toward_zero(value * unit, MILLISECOND)
+            return record.toward_zero(value * unit, MILLISECOND)
         case _:
-            raise CannotTransform(f"{kind_of(value)} is not a time")
+            raise record.CannotTransform(f"{record.kind_of(value)} is not a time")
 
 
 def _as_type(ms: int, target: str, form: DateFormat | None, unit: int) -> Any:
     match target:
         case "unix":
-            return toward_zero(ms * MILLISECOND, unit)
+            return record.toward_zero(ms * MILLISECOND, unit)
         case "string":
             assert form is not None
             return form.format(ms)
         case "Date":
-            return Moment(ms - ms % DAY_MS, ms // DAY_MS)
+            return record.Moment(ms - ms % DAY_MS, ms // DAY_MS)
         case "Time":
-            return Moment(ms % DAY_MS, ms % DAY_MS)
+            return record.Moment(ms % DAY_MS, ms % DAY_MS)
         case _:
-            return Moment(ms, ms)
+            return record.Moment(ms, ms)

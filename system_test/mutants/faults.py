@@ -140,8 +140,8 @@ MUTANTS = (
     Mutant(
         "a refusal of the store stops a running service's partition",
         "archiver/errors.py",
-        "    AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},\n",
-        "    AccessDenied: _ATTENDED | {Situation.SERVING: Next.STOP},\n",
+        "    errors.AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},\n",
+        "    errors.AccessDenied: _ATTENDED | {Situation.SERVING: Next.STOP},\n",
         (f"{OF_OWNERSHIP}::TestRefusals",),
     ),
     Mutant(
@@ -224,7 +224,7 @@ MUTANTS = (
     Mutant(
         "a refusal stops a partition of a running service for good",
         "archiver/errors.py",
-        "    AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},\n",
+        "    errors.AccessDenied: _ATTENDED | {Situation.SERVING: Next.AGAIN},\n",
         "    AccessDenied: _ATTENDED,\n",
         (f"{OF_OWNERSHIP}::TestRefusals::test_a_running_service_waits_shows_it_and_loses_nothing",),
     ),

@@ -250,7 +250,7 @@ def test_no_credentials(endpoint_url: str, monkeypatch: pytest.MonkeyPatch, tmp_
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("blockgz.store.s3_reader.REQUEST_ATTEMPTS", 1)
+    monkeypatch.setattr("blockgz.store.s3_client.REQUEST_ATTEMPTS", 1)
     with (
         opened(S3Address("bucket", ""), "http://127.0.0.1:9", nothing) as store,
         pytest.raises(StoreUnavailable, match="does not answer"),

@@ -51,16 +51,6 @@ from index_format.blocks import (
 from index_format.key_filter import bits_of, column_hashes, holds_all
 from index_format.keys import PartitionKeys
 from index_format.marker import ChunkEntry, block_at_or_after
-from index_format.objects import (
-    DEFAULT_MAX_BLOCK_BYTES,
-    LOST,
-    BlockEntry,
-    ChunkIndex,
-    DataObject,
-    Erased,
-    Gap,
-    fields_of_blocks,
-)
 from index_format.record_formats import record_format
 from index_format.records import TIMESTAMP_TYPE_IDS, RecordsDigest
 
@@ -193,16 +183,16 @@ def new_chunk(
         epoch=max(chunk.index.epoch for chunk in old),
         record_format=settings.record_format if settings else first.record_format,
         codec=settings.codec if settings else first.codec,
-        data=DataObject(first.data.name, *size_and_hash(body)),
+        data=objects.DataObject(first.data.name, *size_and_hash(body)),
         gaps=gaps_of(old),
         erased=(erased_of(old) if erased is None else erased).erased() or UNSET,
         encryption=writer.seal.encryption if writer.seal else UNSET,
-        **fields_of_blocks(writer.blocks),
+        **objects.fields_of_blocks(writer.blocks),
     )
     return NewChunk(index, body)
 
 
-def gaps_of(old: Sequence[OldChunk]) -> tuple[Gap, ...]:
+def gaps_of(old: Sequence[OldChunk]) -> tuple[objects.Gap, ...]:
     """Return the gaps before neighbours, and inside them."""
     first = old[0]
     gaps = [gap for gap in first.index.gaps if not first.is_cut or gap.start >= first.entry.start_offset]
@@ -219,7 +209,7 @@ def erased_of(old: Sequence[OldChunk]) -> OffsetRanges:
     )
 
 
-def erased_in(index: ChunkIndex) -> tuple[Erased, ...]:
+def erased_in(index: objects.ChunkIndex) -> tuple[objects.Erased, ...]:
     return index.erased if isinstance(index.erased, tuple) else ()
 
 
@@ -264,7 +254,7 @@ def converted(
     return new_chunk(old, writer, settings=settings)
 
 
-def check_convertible(index: ChunkIndex, settings: ConvertSettings) -> None:
+def check_convertible(index: objects.ChunkIndex, settings: ConvertSettings) -> None:
     """Raise UsageError if the records would lose something."""
     before, after = index.record_format, settings.record_format
     if before != after and TEXT in (before, after):
@@ -275,7 +265,7 @@ def check_convertible(index: ChunkIndex, settings: ConvertSettings) -> None:
         )
 
 
-def is_as_asked(index: ChunkIndex, settings: ConvertSettings) -> bool:
+def is_as_asked(index: objects.ChunkIndex, settings: ConvertSettings) -> bool:
     """Return whether a chunk has this encoding already, as far as its index shows: it does not show the level."""
     if (index.record_format, index.codec) != (settings.record_format, settings.codec):
         return False
@@ -308,7 +298,7 @@ def _encode_again(
 
 
 def _compress_again(
-    index: ChunkIndex, compressor: Compressor, data_of: DataOf, writer: BlockWriter, max_block_bytes: int
+    index: objects.ChunkIndex, compressor: Compressor, data_of: DataOf, writer: BlockWriter, max_block_bytes: int
 ) -> None:
     """Compress the blocks of a chunk again, without decoding them."""
     for member, entry in whole_data(data_of(index), index):
@@ -327,7 +317,7 @@ def _compress_again(
 LEVEL_OF_CUT_BLOCKS = 2
 
 
-def compressor_of_rest(index: ChunkIndex) -> Compressor:
+def compressor_of_rest(index: objects.ChunkIndex) -> Compressor:
     """Return the compressor for blocks of which a part is left out."""
     return COMPRESSORS["zstd" if index.codec == "zstd" else "isal"](LEVEL_OF_CUT_BLOCKS)
 
@@ -354,7 +344,7 @@ def without(
 
 def _without_block(
     block: Block,
-    index: ChunkIndex,
+    index: objects.ChunkIndex,
     drop: OffsetRanges,
     writer: BlockWriter,
     compressor: Compressor,
@@ -377,8 +367,8 @@ def _without_block(
 
 def encode_rest(
     batch: pa.RecordBatch,
-    whole: BlockEntry,
-    index: ChunkIndex,
+    whole: objects.BlockEntry,
+    index: objects.ChunkIndex,
     writer: BlockWriter,
     compressor: Compressor,
     key_filter_bits: int | None = None,
@@ -407,7 +397,7 @@ class RewriteTools:
     """The folder for new data."""
     buffer_bytes: int
     """Bytes of old chunks that are stored again at once, unless a single new chunk has more."""
-    max_block_bytes: int = DEFAULT_MAX_BLOCK_BYTES
+    max_block_bytes: int = objects.DEFAULT_MAX_BLOCK_BYTES
 
 
 class ChunkRewrite(ABC):
@@ -511,7 +501,7 @@ def check_contents(
     if offset is not None:
         raise _differ(old, f"the record at offset {offset} is another one, or only one of them holds it")
     if isinstance(new, NewChunk):
-        accepted = [gap for gap in new.index.gaps if gap.reason == LOST and renewed.meets(gap.start, gap.end)]
+        accepted = [gap for gap in new.index.gaps if gap.reason == objects.LOST and renewed.meets(gap.start, gap.end)]
         if tuple(gap for gap in new.index.gaps if gap not in accepted) != gaps_of(old):
             raise _differ(old, "it lists other gaps")
         if erased_in(new.index) != (erased_of(old) | OffsetRanges(dropped)).erased():
@@ -548,7 +538,7 @@ def _new_records(
 
 
 def _timestamps(
-    old: Sequence[OldChunk], new: ChunkIndex, entry: BlockEntry, parts: Sequence[pa.RecordBatch]
+    old: Sequence[OldChunk], new: objects.ChunkIndex, entry: objects.BlockEntry, parts: Sequence[pa.RecordBatch]
 ) -> tuple[int, int]:
     """Return the bounds of a block's timestamps; in record format `text` only the old index has them."""
     if new.record_format == TEXT:

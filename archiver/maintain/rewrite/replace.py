@@ -10,24 +10,7 @@ from typing import NamedTuple, cast
 from msgspec.structs import replace
 
 from archiver.commit.operations import Compute, Now, Protocol
-from archiver.maintain.rewrite.chunks import (
-    ChangedItem,
-    EmptiedRun,
-    Item,
-    NewChunk,
-    OffsetRanges,
-    OldChunk,
-    Replacement,
-    RewrappedChunk,
-)
-from archiver.maintain.rewrite.intent import (
-    LEASE_MS,
-    Choose,
-    RewriteAttempt,
-    RewriteOutcome,
-    begin,
-    given_up_on_failure,
-)
+from archiver.maintain.rewrite import chunks, intent
 from archiver.maintain.rewrite.tree import CatalogRun, References, commit, read_all, read_catalogs
 from index_format import marker as markers
 from index_format import objects
@@ -53,11 +36,11 @@ class NewCatalog(NamedTuple):
     end: int
 
 
-def check_replacement(old: Sequence[OldChunk], replacement: Replacement) -> None:
+def check_replacement(old: Sequence[chunks.OldChunk], replacement: chunks.Replacement) -> None:
     """Raise ValueError unless the replacement covers exactly the old chunks, in order, and no gap."""
     todo = list(old)
     for item in replacement:
-        if isinstance(item, OldChunk):
+        if isinstance(item, chunks.OldChunk):
             if not todo or todo.pop(0).entry != item.entry:
                 raise ValueError(f"{item.entry.name} is not the next chunk of the run")
             continue
@@ -71,34 +54,34 @@ def check_replacement(old: Sequence[OldChunk], replacement: Replacement) -> None
         raise ValueError(f"nothing replaces {todo[0].entry.name}")
 
 
-def item_span(item: NewChunk | EmptiedRun) -> tuple[int, int]:
+def item_span(item: chunks.NewChunk | chunks.EmptiedRun) -> tuple[int, int]:
     """Return the offsets [start, end) of an item."""
     return item.start_offset, item.next_offset
 
 
-def taken(old: Sequence[OldChunk], item: ChangedItem) -> list[OldChunk]:
+def taken(old: Sequence[chunks.OldChunk], item: chunks.ChangedItem) -> list[chunks.OldChunk]:
     """Return the old chunks that an item replaces."""
-    if isinstance(item, RewrappedChunk):
+    if isinstance(item, chunks.RewrappedChunk):
         return [each for each in old if each.entry == item.entry]
     return [each for each in old if item.start_offset <= each.entry.start_offset < item.next_offset]
 
 
-def apart_from_gaps(item: EmptiedRun, old: Sequence[OldChunk]) -> list[EmptiedRun]:
+def apart_from_gaps(item: chunks.EmptiedRun, old: Sequence[chunks.OldChunk]) -> list[chunks.EmptiedRun]:
     """Return the run without the gaps inside its old chunks, which marker or catalogs list already.
 
     Of a run that was lost, the ranges that were erased before are runs of their own.
     """
     gaps = [gap for each in old for gap in each.index.gaps if gap.end > each.entry.start_offset]
-    listed = OffsetRanges(range(gap.start, gap.end) for gap in gaps)
-    left = OffsetRanges([range(item.start_offset, item.next_offset)]) - listed
+    listed = chunks.OffsetRanges(range(gap.start, gap.end) for gap in gaps)
+    left = chunks.OffsetRanges([range(item.start_offset, item.next_offset)]) - listed
     erased = [range(each.start, each.end) for chunk in old for each in chunk.index.erased or ()]
-    others = left - OffsetRanges(erased if item.reason == LOST else ())
-    pieces = [EmptiedRun(each.start, each.stop, item.reason) for each in others]
-    return sorted([*pieces, *(EmptiedRun(each.start, each.stop) for each in left - others)])
+    others = left - chunks.OffsetRanges(erased if item.reason == LOST else ())
+    pieces = [chunks.EmptiedRun(each.start, each.stop, item.reason) for each in others]
+    return sorted([*pieces, *(chunks.EmptiedRun(each.start, each.stop) for each in left - others)])
 
 
 def new_catalogs(
-    old: Sequence[OldCatalog], items: Sequence[ChunkEntry | EmptiedRun], *, at: int, is_repacked: bool
+    old: Sequence[OldCatalog], items: Sequence[ChunkEntry | chunks.EmptiedRun], *, at: int, is_repacked: bool
 ) -> list[OldCatalog | NewCatalog]:
     """Return the catalogs of level 1 that replace old ones, never more; `at` is the time of new gaps."""
     result: list[OldCatalog | NewCatalog] = []
@@ -111,7 +94,7 @@ def new_catalogs(
             result += group
             continue
         gaps = [gap for each in group for gap in each.catalog.gaps]
-        gone = [item for item in inside if isinstance(item, EmptiedRun)]
+        gone = [item for item in inside if isinstance(item, chunks.EmptiedRun)]
         gaps += [Gap(item.start_offset, item.next_offset, item.reason, at=at) for item in gone]
         entries = [item for item in inside if isinstance(item, ChunkEntry)]
         result += _packed(entries, sorted(gaps, key=lambda gap: gap.start), start, end)
@@ -123,7 +106,7 @@ def num_catalogs(num_entries: int) -> int:
     return max(1, -(-num_entries // markers.FAN_OUT))
 
 
-def _groups(old: Sequence[OldCatalog], items: Sequence[ChunkEntry | EmptiedRun]) -> Iterator[list[OldCatalog]]:
+def _groups(old: Sequence[OldCatalog], items: Sequence[ChunkEntry | chunks.EmptiedRun]) -> Iterator[list[OldCatalog]]:
     """Yield the old catalogs, in groups whose inner bounds an item spans."""
     group: list[OldCatalog] = []
     for each in old:
@@ -152,7 +135,7 @@ def _packed(entries: Sequence[ChunkEntry], gaps: Sequence[Gap], start: int, end:
 
 
 # Return the chunks of these entries, in order.
-ReadChunks = Callable[[PartitionKeys, Sequence[ChunkEntry]], Protocol[list[OldChunk]]]
+ReadChunks = Callable[[PartitionKeys, Sequence[ChunkEntry]], Protocol[list[chunks.OldChunk]]]
 
 
 @dataclass(frozen=True)
@@ -161,9 +144,9 @@ class Rewrite:
 
     kind: str
     """merge, convert, erase, rewrap, refetch or accept-loss, for the marker."""
-    contents: Callable[[Sequence[OldChunk]], Iterator[Item]]
+    contents: Callable[[Sequence[chunks.OldChunk]], Iterator[chunks.Item]]
     """Yield the replacement of chunks, item by item; may read the store."""
-    check: Callable[[Sequence[OldChunk], ChangedItem], None]
+    check: Callable[[Sequence[chunks.OldChunk], chunks.ChangedItem], None]
     """Raise a BlockgzError if an item does not hold what it must of the chunks that it replaces."""
     is_repacked: bool = False
     """True if the chunks move to as few catalogs as possible."""
@@ -172,29 +155,29 @@ class Rewrite:
 
 
 def rewrite(
-    keys: PartitionKeys, choose: Choose[CatalogRun], what: Rewrite, *, lease_ms: int = LEASE_MS
-) -> Protocol[RewriteOutcome]:
+    keys: PartitionKeys, choose: intent.Choose[CatalogRun], what: Rewrite, *, lease_ms: int = intent.LEASE_MS
+) -> Protocol[intent.RewriteOutcome]:
     """Replace the chunks of the run that `choose` returns; NOTHING if they stay as they are.
 
     Raises RewriteRefused, and errors of reading old chunks and storing new ones. Then nothing has changed except for
     objects that no marker references.
     """
-    begun = yield from begin(keys, what.kind, choose, lease_ms=lease_ms)
-    if isinstance(begun, RewriteOutcome):
+    begun = yield from intent.begin(keys, what.kind, choose, lease_ms=lease_ms)
+    if isinstance(begun, intent.RewriteOutcome):
         return begun
     attempt, run = begun
-    return (yield from given_up_on_failure(attempt, _replace(attempt, run, what)))
+    return (yield from intent.given_up_on_failure(attempt, _replace(attempt, run, what)))
 
 
-def _replace(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol[RewriteOutcome]:
+def _replace(attempt: intent.RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol[intent.RewriteOutcome]:
     references = yield from _stored(attempt, run, what)
     if references == run.references:
         yield from attempt.give_up()
-        return RewriteOutcome.NOTHING
+        return intent.RewriteOutcome.NOTHING
     return (yield from commit(attempt, references))
 
 
-def _stored(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol[References]:
+def _stored(attempt: intent.RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol[References]:
     """Store the replacement of the run, and return the references to its catalogs."""
     catalogs = yield from old_catalogs(attempt.keys, run.references)
     old = yield from old_chunks(attempt.keys, catalogs, attempt, what.read)
@@ -209,14 +192,14 @@ def _stored(attempt: RewriteAttempt, run: CatalogRun, what: Rewrite) -> Protocol
 
 
 def stored_rest(
-    attempt: RewriteAttempt, reference: CatalogReference, floor: int, what: Rewrite | None
+    attempt: intent.RewriteAttempt, reference: CatalogReference, floor: int, what: Rewrite | None
 ) -> Protocol[References]:
     """Store what a prune leaves of a catalog of level 1, and return the reference to it.
 
     `what` makes the new chunk if the floor is inside one, at the beginning of a block.
     """
     ((_, catalog),) = yield from old_catalogs(attempt.keys, (reference,))
-    items: list[ChunkEntry | EmptiedRun] = [each for each in catalog.entries if each.next_offset > floor]
+    items: list[ChunkEntry | chunks.EmptiedRun] = [each for each in catalog.entries if each.next_offset > floor]
     if items[0].start_offset < floor:
         assert what is not None
         (chunk,) = yield from chunks_of(attempt.keys, catalog.entries[-len(items) :][:1])
@@ -228,16 +211,18 @@ def stored_rest(
     return ((yield from _store_catalog(attempt, rest)),)
 
 
-def _replacement(attempt: RewriteAttempt, old: Sequence[OldChunk], what: Rewrite) -> Protocol[Replacement]:
+def _replacement(
+    attempt: intent.RewriteAttempt, old: Sequence[chunks.OldChunk], what: Rewrite
+) -> Protocol[chunks.Replacement]:
     """Return the replacement of the chunks, after checking it; renews the intent after each item."""
-    replacement = list[Item]()
+    replacement = list[chunks.Item]()
     contents = what.contents(old)
     while (item := (yield Compute(partial(next, contents, None)))) is not None:
         replacement.append(item)
         yield from attempt.keep()
     check_replacement(old, replacement)
     for item in replacement:
-        if isinstance(item, ChangedItem):
+        if isinstance(item, chunks.ChangedItem):
             yield Compute(partial(what.check, taken(old, item), item))
             yield from attempt.keep()
     return replacement
@@ -252,11 +237,11 @@ def old_catalogs(keys: PartitionKeys, references: References) -> Protocol[list[O
 def old_chunks(
     keys: PartitionKeys,
     catalogs: Sequence[OldCatalog],
-    attempt: RewriteAttempt | None = None,
+    attempt: intent.RewriteAttempt | None = None,
     read: ReadChunks | None = None,
-) -> Protocol[list[OldChunk]]:
+) -> Protocol[list[chunks.OldChunk]]:
     """Return the chunks of catalogs, with their indexes, in order; renews the intent of an attempt, if one is given."""
-    old: list[OldChunk] = []
+    old: list[chunks.OldChunk] = []
     for some in parts_of([entry for each in catalogs for entry in each.catalog.entries]):
         if attempt is not None:
             yield from attempt.keep()
@@ -269,40 +254,40 @@ def parts_of(entries: Sequence[ChunkEntry]) -> Iterator[Sequence[ChunkEntry]]:
     return (entries[first : first + INDEXES_AT_ONCE] for first in range(0, len(entries), INDEXES_AT_ONCE))
 
 
-def chunks_of(keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[list[OldChunk]]:
+def chunks_of(keys: PartitionKeys, entries: Sequence[ChunkEntry]) -> Protocol[list[chunks.OldChunk]]:
     """Return the chunks of these entries with their indexes, in order; raises ObjectMissing or a FormatError."""
     bodies = yield from read_all(tuple(map(keys.index_key, entries)))
     return [
-        OldChunk(entry, markers.decode_index(body, entry, keys.folder.topic, keys.partition))
+        chunks.OldChunk(entry, markers.decode_index(body, entry, keys.folder.topic, keys.partition))
         for body, entry in zip(bodies, entries, strict=True)
     ]
 
 
 def _stored_chunks(
-    attempt: RewriteAttempt, old: Sequence[OldChunk], replacement: Replacement
-) -> Protocol[list[ChunkEntry | EmptiedRun]]:
+    attempt: intent.RewriteAttempt, old: Sequence[chunks.OldChunk], replacement: chunks.Replacement
+) -> Protocol[list[ChunkEntry | chunks.EmptiedRun]]:
     """Store the new chunks; return the entries of all chunks for the catalogs, and erased runs."""
-    items: list[ChunkEntry | EmptiedRun] = []
+    items: list[ChunkEntry | chunks.EmptiedRun] = []
     previous: str | None = None
     for item in replacement:
-        if isinstance(item, NewChunk):
+        if isinstance(item, chunks.NewChunk):
             entry = yield from _store_chunk(attempt, item, previous)
-        elif isinstance(item, RewrappedChunk):
+        elif isinstance(item, chunks.RewrappedChunk):
             entry = yield from _store_index(attempt, item)
-        elif isinstance(item, OldChunk):
+        elif isinstance(item, chunks.OldChunk):
             entry = item.entry
         else:
             items += apart_from_gaps(item, taken(old, item))
             continue
         items.append(entry)
         previous = entry.name
-        if isinstance(item, NewChunk):
+        if isinstance(item, chunks.NewChunk):
             known = {gap for each in taken(old, item) for gap in each.index.gaps}
-            items += [EmptiedRun(gap.start, gap.end, gap.reason) for gap in item.index.gaps if gap not in known]
+            items += [chunks.EmptiedRun(gap.start, gap.end, gap.reason) for gap in item.index.gaps if gap not in known]
     return items
 
 
-def _store_chunk(attempt: RewriteAttempt, new: NewChunk, previous: str | None) -> Protocol[ChunkEntry]:
+def _store_chunk(attempt: intent.RewriteAttempt, new: chunks.NewChunk, previous: str | None) -> Protocol[ChunkEntry]:
     """Store data and index of a new chunk, and return its entry; `previous` is the index before it in the run."""
     keys, mark, index = attempt.keys, attempt.mark(), new.index
     start = ChunkStart(index.start_offset, index.first_offset, index.blocks[0].min_timestamp)
@@ -315,7 +300,7 @@ def _store_chunk(attempt: RewriteAttempt, new: NewChunk, previous: str | None) -
     return markers.entry_of(index, keys.index_name(start, mark), body)
 
 
-def _store_index(attempt: RewriteAttempt, chunk: RewrappedChunk) -> Protocol[ChunkEntry]:
+def _store_index(attempt: intent.RewriteAttempt, chunk: chunks.RewrappedChunk) -> Protocol[ChunkEntry]:
     """Store the index of a chunk whose data stays, and return its entry."""
     keys, index = attempt.keys, chunk.index
     name = keys.index_name(ChunkStart(index.start_offset, index.first_offset, index.min_timestamp), attempt.mark())
@@ -324,7 +309,7 @@ def _store_index(attempt: RewriteAttempt, chunk: RewrappedChunk) -> Protocol[Chu
     return replace(chunk.entry, name=name, sha256=hashlib.sha256(body).hexdigest())
 
 
-def _store_catalog(attempt: RewriteAttempt, new: NewCatalog) -> Protocol[markers.CatalogReference]:
+def _store_catalog(attempt: intent.RewriteAttempt, new: NewCatalog) -> Protocol[markers.CatalogReference]:
     body = markers.encode(new.catalog)
     name = catalog_name(1, new.start, attempt.mark())
     yield from attempt.store(attempt.keys.home + name, body)

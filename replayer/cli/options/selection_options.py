@@ -7,20 +7,9 @@ from typing import BinaryIO
 
 import click
 
+from blockgz.archive import selection
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.positions import AtTime, BeforeTime, Rule, parse_position, parse_time, position_text
-from blockgz.archive.selection import (
-    MAX_FILE_BYTES,
-    SKIPS,
-    STOPS,
-    DamagePolicies,
-    Positions,
-    Selection,
-    SelectionRequest,
-    cuts_of,
-    notes_of,
-    positions_before,
-)
 from blockgz.errors import PARTLY_FAILED, CutUndecided
 from blockgz.program.main import print_failure
 from blockgz.program.options import (
@@ -37,7 +26,7 @@ from blockgz.record_filter import Condition, KeyIn, Pattern, RecordFilter, Value
 from blockgz.units import wall_clock
 
 
-def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule | None) -> Positions:
+def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule | None) -> selection.Positions:
     """Return the positions of the options; `--at` becomes the end."""
     if end is not None and at is not None:
         raise click.UsageError("--to and --at both set the end: use one of them")
@@ -48,12 +37,12 @@ def _positions(start: str | None, end: str | None, at: str | None, at_rule: Rule
     first = parse_position(start, now, zone) if start is not None else None
     asked = (position_text(start or "earliest", first, zone), position_text(end or at or "latest", last, zone))
     if at is not None and isinstance(last, AtTime):
-        return positions_before(first, BeforeTime(last.timestamp, at_rule), asked)
-    return Positions(first, last, asked=asked)
+        return selection.positions_before(first, BeforeTime(last.timestamp, at_rule), asked)
+    return selection.Positions(first, last, asked=asked)
 
 
 def _selection(
-    positions: Positions,
+    positions: selection.Positions,
     offset_file: BinaryIO | None,
     since: str | None,
     until: str | None,
@@ -62,7 +51,7 @@ def _selection(
     headers: tuple[Condition, ...],
     grep: str | None,
     partitions: str | None = None,
-) -> SelectionRequest:
+) -> selection.SelectionRequest:
     now, zone = wall_clock(), option_zone()
     conditions = list(headers)
     if keys or null_key:
@@ -70,8 +59,10 @@ def _selection(
     if grep is not None:
         conditions.append(ValueMatches(Pattern(grep)))
     start, end = (None if text is None else parse_time(text, now, zone).timestamp for text in (since, until))
-    content = None if offset_file is None else offset_file.read(MAX_FILE_BYTES + 1)
-    return SelectionRequest(positions, content, partitions, RecordFilter(start, end, tuple(conditions)), now, zone)
+    content = None if offset_file is None else offset_file.read(selection.MAX_FILE_BYTES + 1)
+    return selection.SelectionRequest(
+        positions, content, partitions, RecordFilter(start, end, tuple(conditions)), now, zone
+    )
 
 
 at_rule_option = Option(
@@ -128,14 +119,14 @@ CHOOSE_BY_OPTION = (
 )
 
 
-def print_cuts(chosen: Iterable[Selection], *, copies: bool) -> None:
+def print_cuts(chosen: Iterable[selection.Selection], *, copies: bool) -> None:
     """Print on stderr which partitions end elsewhere as of a time than a person may expect.
 
     Raises CutUndecided if their records are to be copied and nobody chose a rule.
     """
     chosen = list(chosen)
-    print_each("note: ", notes_of(chosen), err=True)
-    cuts = cuts_of(chosen)
+    print_each("note: ", selection.notes_of(chosen), err=True)
+    cuts = selection.cuts_of(chosen)
     print_each("warning: ", cut_lines(cuts), err=True)
     if copies:
         refuse_doubtful(cuts, CHOOSE_BY_OPTION)
@@ -155,11 +146,13 @@ def with_choice(run: Callable[[Rule | None], int]) -> int:
 
 # `on_damage: str`, for DamagePolicies.
 damage_option = choice_option(
-    "--on-damage", choices=[STOPS, SKIPS], help="At a damaged block: stop, or skip its records and name their offsets."
+    "--on-damage",
+    choices=[selection.STOPS, selection.SKIPS],
+    help="At a damaged block: stop, or skip its records and name their offsets.",
 )
 
 
-def print_skipped(damage: DamagePolicies) -> int:
+def print_skipped(damage: selection.DamagePolicies) -> int:
     """Name the skipped offsets on stderr; return the exit code that this means."""
     for partition, (start, end, reason) in damage.skipped:
         click.echo(f"FAILURE {partition} skipped offsets [{start}..{end}): {reason}", err=True)

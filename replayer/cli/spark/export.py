@@ -15,19 +15,7 @@ from blockgz.process import run_async
 from blockgz.program.main import closing, debug
 from blockgz.program.options import spark_needed, with_options
 from blockgz.units import bytes_text
-from replayer.cli.options.options import (
-    SparkOptions,
-    archive_options,
-    dry_run_option,
-    json_option,
-    min_tasks_option,
-    mode_option,
-    partition_by_option,
-    session_options,
-    stage_progress,
-    task_bytes_option,
-    value_options,
-)
+from replayer.cli.options import options
 from replayer.cli.options.selection_options import CHOOSE_BY_OPTION, damage_option, selection_options
 
 if TYPE_CHECKING:
@@ -47,17 +35,17 @@ def _write_options(function: Any) -> Any:
     return with_options(
         function,
         [
-            mode_option,
-            partition_by_option,
-            value_options,
+            options.mode_option,
+            options.partition_by_option,
+            options.value_options,
             selection_options,
             damage_option,
-            task_bytes_option,
-            min_tasks_option,
-            dry_run_option,
-            session_options,
-            json_option,
-            archive_options,
+            options.task_bytes_option,
+            options.min_tasks_option,
+            options.dry_run_option,
+            options.session_options,
+            options.json_option,
+            options.archive_options,
         ],
     )
 
@@ -133,7 +121,7 @@ def _run(
     archive: ArchivePlace,
     values: dict[str, Any],
     on_damage: str,
-    spark: SparkOptions,
+    spark: options.SparkOptions,
     dry_run: bool,
     as_json: bool,
     **chosen: Any,
@@ -154,7 +142,7 @@ def _run(
     click.echo(_plan_text(plan, "reads"), err=True)
     with (
         session(f"replayer spark {what}", spark.master, spark.settings, quiet=not debug.get()) as running,
-        stage_progress(what, running.sparkContext.statusTracker(), as_json=as_json),
+        options.stage_progress(what, running.sparkContext.statusTracker(), as_json=as_json),
     ):
         result = write_export(running, plan, export)
     fields = ("topic", "partition", "from", "to", "reason")

@@ -50,7 +50,7 @@ def upstream() -> Iterator[str]:
 def bucket(upstream: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("blockgz.store.s3_reader.REQUEST_ATTEMPTS", 1)
+    monkeypatch.setattr("blockgz.store.s3_client.REQUEST_ATTEMPTS", 1)
     bucket = Bucket(upstream, f"b-{uuid.uuid4().hex}")
     bucket.put("x", BODY)
     yield bucket
@@ -116,7 +116,7 @@ def test_an_object_replaced_in_between_is_never_mixed_in(bucket: Bucket, proxy: 
 def test_an_answer_without_a_byte_more_is_not_asked_forever(
     bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blockgz.store.s3_reader.BODY_ATTEMPTS", 2)
+    monkeypatch.setattr("blockgz.store.s3_client.BODY_ATTEMPTS", 2)
     proxy.decide = requests = Requests(*[Fault.RESET_BEFORE] * 10)
     with pytest.raises(StoreUnavailable):
         reading(bucket, proxy, lambda reader: reader.get_range("x", 0, 100))

@@ -195,7 +195,7 @@ def test_a_password_of_a_proxy_is_not_shown(
 ) -> None:
     s3 = S3Settings(proxy.endpoint_url, "us-east-1", proxy_url="http://user:secret@127.0.0.1:9")
     assert "user:secret" not in repr(s3)
-    monkeypatch.setattr("blockgz.store.s3_reader.REQUEST_ATTEMPTS", 1)
+    monkeypatch.setattr("blockgz.store.s3_client.REQUEST_ATTEMPTS", 1)
 
     async def read() -> None:
         async with open_reader(S3Address(bucket.name, ""), s3) as reader:

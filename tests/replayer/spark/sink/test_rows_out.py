@@ -152,7 +152,7 @@ class Positions:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
-    monkeypatch.setattr(sink, "opened_admin", lambda _: cluster)
+    monkeypatch.setattr(sink.sink_target, "opened_admin", lambda _: cluster)
     monkeypatch.setattr(lanes, "CommittedPositions", lambda *_: Positions())
     monkeypatch.setattr(lanes, "TransactionalSink", lambda _, job, *rest: Transactions(cluster, job, rest[-1]))
     monkeypatch.setattr(sink, "KafkaSink", lambda _, topic, *__: Plain(cluster, topic))
