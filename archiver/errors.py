@@ -186,10 +186,8 @@ def what_next(error: errors.BlockgzError, situation: Situation) -> Next:
 
 
 def may_be_fixed(error: errors.BlockgzError) -> bool:
-    """Return whether somebody may fix what stopped a partition: an object, a bucket or a disk.
-
-    A partition that diverged, or that another group archives, needs a decision, and is not tried again by itself.
-    """
+    """Return whether somebody may fix what stopped a partition: an object, a bucket or a disk."""
+    # A partition that diverged, or that another group archives, needs a decision, and is not tried again by itself.
     if isinstance(error, errors.UnsupportedVersion | errors.StoreUnfit):
         return False
     return isinstance(error, errors.FormatError | errors.ObjectMissing | errors.StoreError)

@@ -133,10 +133,8 @@ class Repeats:
     left_out: int = 0
 
     def again(self, now: float) -> int | None:
-        """Return how many lines were left out before this one; None to leave this one out too.
-
-        A line that keeps coming is logged after a minute, then after twice as long each time, up to an hour.
-        """
+        """Return how many lines were left out before this one; None to leave this one out too."""
+        # A line that keeps coming is logged after a minute, then after twice as long each time, up to an hour.
         if now < self.quiet_until:
             self.left_out += 1
             return None

@@ -28,10 +28,8 @@ def literal_acls(acls: Iterable[Acl], topic: str) -> tuple[Acl, ...]:
 def compare_acls(
     topic: str, archived: Iterable[Acl] | None, live: Iterable[Acl]
 ) -> tuple[tuple[Acl, ...] | None, tuple[Acl, ...]]:
-    """Return the ACLs that the live topic lacks, and those that only it has, as ACLs on its name alone.
-
-    Compares what they grant and deny, regardless of their patterns; None and nothing if `archived` is None: unknown.
-    """
+    """Return the ACLs that the live topic lacks, and those that only it has, as ACLs on its name alone."""
+    # Compares what they grant and deny, regardless of their patterns; None and nothing if `archived` is None: unknown.
     if archived is None:
         return None, ()
     then, now = literal_acls(archived, topic), literal_acls(live, topic)

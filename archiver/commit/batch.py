@@ -30,11 +30,9 @@ class ChainEnd(NamedTuple):
         return cls(held.marker.next_offset, held.marker.chain_end) if held else cls(None, None)
 
     def start_of(self, first_offset: int) -> int:
-        """Return the start position of a chunk whose first record has this offset, not below `next_offset`.
-
-        Only a record right at the archive's end continues it; other chunks start with their first record, behind the
-        chunk before them in the same batch or behind a gap.
-        """
+        """Return the start position of a chunk whose first record has this offset, not below `next_offset`."""
+        # Only a record right at the archive's end continues it; other chunks start with their first record, behind the
+        # chunk before them in the same batch or behind a gap.
         return self.position if self.position is not None and first_offset == self.next_offset else first_offset
 
 

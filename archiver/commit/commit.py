@@ -430,10 +430,8 @@ StoredCatalogs = dict[tuple[int, int, bytes], str]
 
 
 def fold_tail(keys: PartitionKeys, marker: Marker, stored: StoredCatalogs) -> operations.Protocol[Marker]:
-    """Return the marker with space in its tail.
-
-    Catalogs that this needs are stored before the marker that references them.
-    """
+    """Return the marker with space in its tail."""
+    # Catalogs that this needs are stored before the marker that references them.
     folded, pending = markers.folded(marker)
     return (yield from store_catalogs(keys, folded, pending, stored))
 

@@ -94,10 +94,8 @@ class Budgets:
     def turns(
         self, loads: Mapping[Partition, PartitionArchiver], paused: Set[Partition]
     ) -> tuple[set[Partition], set[Partition]]:
-        """Return which partitions to pause alone, and which of the `paused` ones to resume.
-
-        Looks only at those that took batches and those that are `paused`.
-        """
+        """Return which partitions to pause alone, and which of the `paused` ones to resume."""
+        # Looks only at those that took batches and those that are `paused`.
         if not (self._grown or paused):
             return set(), set()
         waiting, buffer = (share_of(each, len(loads)) for each in (self._memory // WAITING, self._buffer_bytes))
@@ -118,10 +116,8 @@ class Budgets:
         return pause, resume
 
     def relieve(self, loads: Mapping[Partition, PartitionArchiver], paused: Set[Partition] = frozenset()) -> None:
-        """End the largest open chunks and blocks early: thousands of partitions with one each would fill both.
-
-        What those that are `paused` alone hold of the buffer, the others do not have.
-        """
+        """End the largest open chunks and blocks early: thousands of partitions with one each would fill both."""
+        # What those that are `paused` alone hold of the buffer, the others do not have.
         committing = {key for key, each in loads.items() if each.state.is_committing}
         open_bytes = {key: each.state.open_bytes for key, each in loads.items() if key not in paused}
         left = self._buffer_bytes - sum(loads[each].state.buffered_bytes for each in paused & loads.keys())
@@ -202,10 +198,8 @@ class Fetching:
         return self._paused_at.keys()
 
     def ages(self, partition: Partition, now: float) -> tuple[float | None, float | None]:
-        """Return the seconds since a partition was fetched, and since it was paused alone. Safe for any thread.
-
-        It is fetched when records come, or the answer that there are none, or when it is consumed for the first time.
-        """
+        """Return the seconds since a partition was fetched, and since it was paused alone. Safe for any thread."""
+        # It is fetched when records come, or the answer that there are none, or when it is consumed for the first time.
         fetched_at, paused_at = self._fetched_at.get(partition), self._paused_at.get(partition)
         return None if fetched_at is None else now - fetched_at, None if paused_at is None else now - paused_at
 

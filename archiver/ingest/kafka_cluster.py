@@ -422,10 +422,8 @@ class KafkaCluster:
 
 
 def assigned_partitions(assignment: bytes | None) -> Iterator[Partition]:
-    """Yield what a member of a consumer group was assigned; `assignment` as in Kafka's ConsumerProtocolAssignment.json.
-
-    That is a version, 2 bytes, and an array of topics, each with an array of partitions.
-    """
+    """Yield what a member of a consumer group was assigned; `assignment` is Kafka's ConsumerProtocolAssignment."""
+    # That is a version, 2 bytes, and an array of topics, each with an array of partitions.
     stream = BytesIO(assignment or bytes(6))
 
     def number(layout: str) -> int:

@@ -553,10 +553,8 @@ class KafkaSource:
 
 
 def messages_a_poll(records: int, num_bytes: int, asked: int, most: int) -> int:
-    """Return how many messages to ask for next, as the last poll asked for `asked` and gave records of `num_bytes`.
-
-    About BYTES_A_POLL; no more than `most`, and eight times as many as before, as larger ones may follow.
-    """
+    """Return how many messages to ask for next, as the last poll asked for `asked` and gave records of `num_bytes`."""
+    # About BYTES_A_POLL; no more than `most`, and eight times as many as before, as larger ones may follow.
     fitting = BYTES_A_POLL * records // num_bytes if records else asked
     return max(1, min(most, 8 * asked, fitting))
 

@@ -123,11 +123,9 @@ class WriteContext:
 
 
 def open_context(options: ArchiveSinkOptions, *, is_batch: bool) -> WriteContext:
-    """Open the archive of the options, and create it if there is none.
-
-    A store is probed for conditional writes by every batch, and by a stream that creates the archive: its micro-batches
-    would take longer than what they write.
-    """
+    """Open the archive of the options, and create it if there is none."""
+    # A store is probed for conditional writes by every batch, and by a stream that creates the archive: its
+    # micro-batches would take longer than what they write.
     config = options.config
     store = _opened(config.archive, config.s3, config.single_writer)
     is_new = store.head(archive_key(config.layout)) is None

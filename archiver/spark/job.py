@@ -78,10 +78,8 @@ class Identities(NamedTuple):
         return options | ({"clusterId": self.cluster_id} if self.cluster_id else {})
 
     def joined(self, now: "Identities", checkpoint: str) -> "Identities":
-        """Return these with what is new in `now`; raises Diverged for a recreated topic.
-
-        The checkpoint's offsets are those of the topic before, so that a query must not resume with them.
-        """
+        """Return these with what is new in `now`; raises Diverged for a recreated topic."""
+        # The checkpoint's offsets are those of the topic before, so that a query must not resume with them.
         for topic, topic_id in self.topic_ids.items():
             if now.topic_ids.get(topic, topic_id) != topic_id:
                 raise Diverged(
@@ -224,11 +222,9 @@ def _identities(spark: SparkSession, job: SparkJob) -> Identities:
 
 
 def source_options(job: SparkJob) -> dict[str, str]:
-    """Return the options of Spark's Kafka source.
-
-    It must fail on data loss even if gaps are recorded: if retention overtakes a batch, it would pass over offsets
-    silently, and the sink take them for holes of the log, as it does all that a batch read and holds no record.
-    """
+    """Return the options of Spark's Kafka source."""
+    # It must fail on data loss even if gaps are recorded: if retention overtakes a batch, it would pass over offsets
+    # silently, and the sink take them for holes of the log, as it does all that a batch read and holds no record.
     own = {
         "kafka.bootstrap.servers": job.bootstrap_servers,
         "kafka.isolation.level": job.sink["isolationLevel"],
@@ -265,11 +261,9 @@ def conditions(error: BaseException) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def data_loss(error: BaseException, checkpoint: str, *, is_recorded: bool) -> GapRefused | None:
-    """Return the error to end a job with if Spark's source found that records are gone; None for any other.
-
-    The checkpoint holds the offsets that are gone, so that each further try fails as well; a query without one begins
-    where the topic does, and leaves out what is archived.
-    """
+    """Return the error to end a job with if Spark's source found that records are gone; None for any other."""
+    # The checkpoint holds the offsets that are gone, so that each further try fails as well; a query without one begins
+    # where the topic does, and leaves out what is archived.
     for condition, parameters in conditions(error):
         if condition.partition(".")[0] == DATA_LOSS:
             said = ", ".join(f"{name} {value}" for name, value in sorted(parameters.items()))

@@ -109,10 +109,8 @@ SortedRun = tuple[TopicPartition, pa.RecordBatch, bool]
 
 
 def sorted_runs(batches: Iterable[pa.RecordBatch], budget: int) -> Iterator[SortedRun]:
-    """Sort the records of `ROWS` batches as far as memory goes, as Spark promises no order: `budget` bytes at a time.
-
-    A later run may lie below an earlier one of its partition.
-    """
+    """Sort the records of `ROWS` batches as far as memory goes, `budget` bytes at a time: Spark promises no order."""
+    # A later run may lie below an earlier one of its partition.
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

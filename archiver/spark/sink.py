@@ -109,10 +109,8 @@ def commit_all(
 def _listed(
     batches: Sequence[PartitionBatch], context: WriteContext, pool: Executor
 ) -> dict[TopicPartition, BlockgzError]:
-    """Add the batch's partitions to the archive's inventory, which lists only those with a marker; return failures.
-
-    One that has none yet is claimed now, as its commit would do.
-    """
+    """Add the batch's partitions to the archive's inventory, which lists only those with a marker; return failures."""
+    # One that has none yet is claimed now, as its commit would do.
     failed: dict[TopicPartition, BlockgzError] = {}
 
     def claim(batch: PartitionBatch) -> None:

@@ -60,10 +60,8 @@ class PartitionBatch:
 
 
 def write_task(batches: Iterable[pa.RecordBatch], context: WriteContext) -> tuple[PartitionBatch, ...]:
-    """Store the records of `rows.ROWS` batches; raises BatchRefused and what the store raises.
-
-    What a task that fails has stored stays behind as orphans.
-    """
+    """Store the records of `rows.ROWS` batches; raises BatchRefused and what the store raises."""
+    # What a task that fails has stored stays behind as orphans.
     config = context.config
     buffer = BufferFolder(config.buffer_dir or default_buffer_root(config.archive))
     writers: dict[TopicPartition, PartitionWriter] = {}
@@ -228,10 +226,8 @@ class PartitionWriter:
 
 
 def too_late(marker: Marker, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which offsets, all below the marker's next one, the archive passed without their records.
-
-    Gaps that moved into catalogs, as more than 256 had gathered, are not asked for.
-    """
+    """Return which offsets, all below the marker's next one, the archive passed without their records."""
+    # Gaps that moved into catalogs, as more than 256 had gathered, are not asked for.
     late: NDArray[np.bool_] = offsets < (marker.start_offset or 0)
     for gap in marker.gaps:
         late[np.searchsorted(offsets, gap.start) : np.searchsorted(offsets, gap.end)] = True

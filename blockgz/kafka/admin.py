@@ -29,11 +29,9 @@ NO_AUTHORIZER = KafkaError.SECURITY_DISABLED
 
 
 def topic_acls(admin: AdminClient, settings: Mapping[str, Any], seconds: float) -> list[Acl]:
-    """Return all ACLs on topics, in one request; needs Describe on the cluster. Raises KafkaException.
-
-    A refusal arrives as an empty list, because librdkafka 2.16 drops the answer's error: who gets none is asked for his
-    rights. A cluster without an authorizer grants all of them, and has no ACLs.
-    """
+    """Return all ACLs on topics, in one request; needs Describe on the cluster. Raises KafkaException."""
+    # A refusal arrives as an empty list, because librdkafka 2.16 drops the answer's error: who gets none is asked for
+    # his rights. A cluster without an authorizer grants all of them, and has no ACLs.
     wanted = AclBindingFilter(
         ResourceType.TOPIC,
         None,  # type: ignore[arg-type]  # its stubs lack that None means any
@@ -111,10 +109,8 @@ def topics_of(settings: dict[str, Any], seconds: float) -> list[str]:
 
 
 def has_controller(metadata: Any) -> bool:
-    """Return whether the cluster names a broker as its controller, which librdkafka sends questions of an admin to.
-
-    Its mock cluster does not, nor does a cluster that elects one; those questions would only time out.
-    """
+    """Return whether the cluster names a broker as its controller, which librdkafka sends questions of an admin to."""
+    # Its mock cluster does not, nor does a cluster that elects one; those questions would only time out.
     return metadata.controller_id in metadata.brokers
 
 
@@ -183,12 +179,11 @@ def ask_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Any]:
 def log_bounds(
     admin: AdminClient, partitions: Iterable[tuple[str, int]], isolation_level: str
 ) -> tuple[dict[tuple[str, int], LogBounds], dict[tuple[str, int], KafkaError]]:
-    """Return the bounds of each log, and the errors of logs without an answer.
-
-    The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. A broker that
-    was suspended may answer without an error and without an offset (-1001): that is not an answer. If a partition has
-    no leader, the cluster's metadata is refreshed for the next question: librdkafka would believe it for 15 minutes.
-    """
+    """Return the bounds of each log, and the errors of logs without an answer."""
+    # The end is the last stable offset under `read_committed`, the high watermark under `read_uncommitted`. A broker
+    # that was suspended may answer without an error and without an offset (-1001): that is not an answer. If a
+    # partition has no leader, the cluster's metadata is refreshed for the next question: librdkafka would believe it
+    # for 15 minutes.
     wanted = [TopicPartition(*partition) for partition in partitions]
     earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = [_list_offsets(admin, wanted, spec, isolation_level) for spec in (earliest, latest)]

@@ -38,10 +38,8 @@ class Rising(NamedTuple):
 
 
 def readable_runs(messages: Sequence[Message]) -> Iterator[Readable | UnreadableMessage]:
-    """Yield runs of readable messages and the refused messages between them, in order.
-
-    A message is asked for its headers once: after it failed, the client answers with a list that crashes Python.
-    """
+    """Yield runs of readable messages and the refused messages between them, in order."""
+    # A message is asked for its headers once: after it failed, the client answers with a list that crashes Python.
     start = 0
     while start < len(messages):
         headers: list[Any] = []
@@ -84,11 +82,9 @@ def _without_headers(message: Message) -> Record:
 
 
 def _rising(messages: Sequence[Message], headers: Sequence[Any]) -> Iterator[Rising]:
-    """Yield the records of readable messages, cut where offsets fall and where the leader epoch changes.
-
-    That is nearly always one piece. Several fetches may hold an offset twice, if the log was truncated and written
-    again in between. The caller checks the first offset of each, and finds by its epoch who wrote it.
-    """
+    """Yield the records of readable messages, cut where offsets fall and where the leader epoch changes."""
+    # That is nearly always one piece. Several fetches may hold an offset twice, if the log was truncated and written
+    # again in between. The caller checks the first offset of each, and finds by its epoch who wrote it.
     batch = batch_of(messages, headers)
     falls = np.flatnonzero(np.diff(batch.column("offset").to_numpy()) <= 0) + 1
     epochs = list(map(KafkaMessage.leader_epoch, messages))

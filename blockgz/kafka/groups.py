@@ -293,11 +293,9 @@ class KafkaGroups:
             return error
 
     def members(self, groups: Collection[str]) -> dict[str, GroupMembers]:
-        """Return the members of each group; a group that does not exist is not active.
-
-        Asked by lists of groups: `describe_consumer_groups` of librdkafka 2.16 aborts the process where the broker of
-        a group's coordinator goes away in the meantime.
-        """
+        """Return the members of each group; a group that does not exist is not active."""
+        # Asked by lists of groups: `describe_consumer_groups` of librdkafka 2.16 aborts the process where the broker of
+        # a group's coordinator goes away in the meantime.
         listed = listed_groups(self._admin)
         return {group: self._members(group, listed.get(group, ConsumerGroupState.DEAD)) for group in groups}
 

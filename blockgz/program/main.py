@@ -336,10 +336,8 @@ class Program(ProgramGroup):
     """A group whose commands are imported when they are used; a failure is three lines on stderr and an exit code."""
 
     def __init__(self, *args: Any, places: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        """`places` has each command's definition, as `package.module:name`, and the first sentence of its help.
-
-        The group's help page shows that sentence without importing the command.
-        """
+        """`places` has each command's definition, as `package.module:name`, and the first sentence of its help."""
+        # The group's help page shows that sentence without importing the command.
         super().__init__(*args, **kwargs)
         self.places = places
 

@@ -278,10 +278,8 @@ class UsedConfig(NamedTuple):
 
 
 def config_path(given: str | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the file of -C or BLOCKGZ_CONFIG, or `$XDG_CONFIG_HOME/blockgz/config.yaml` if it exists.
-
-    XDG_CONFIG_HOME is ~/.config if it is not set.
-    """
+    """Return the file of -C or BLOCKGZ_CONFIG, or `$XDG_CONFIG_HOME/blockgz/config.yaml` if it exists."""
+    # XDG_CONFIG_HOME is ~/.config if it is not set.
     if given:
         return Path(given)
     named = environ.get("XDG_CONFIG_HOME", "")

@@ -86,10 +86,8 @@ def carry_errors(kind: type[Exception], wording: Callable[[str], str] = str) -> 
 
 
 def in_options(text: str) -> str:
-    """Return the text with the names of the format's options in place of the program's: groupId for --group-id.
-
-    A command that it names stays as it is.
-    """
+    """Return the text with the names of the format's options in place of the program's: groupId for --group-id."""
+    # A command that it names stays as it is.
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
     return _FLAG.sub(_option, text[:end]) + text[end:]

@@ -12,20 +12,16 @@ from blockgz.spark.errors import spark_errors
 
 
 def worker_python(master: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
-    """Return the Python that workers have to use; None if the environment, or each machine, sets it.
-
-    Workers on this machine have the packages that the driver has: they run the same Python, not python3 of the path.
-    """
+    """Return the Python that workers have to use; None if the environment, or each machine, sets it."""
+    # Workers on this machine have the packages that the driver has: they run the same Python, not python3 of the path.
     if asked := settings.get("spark.pyspark.python"):
         return asked
     return sys.executable if "PYSPARK_PYTHON" not in environ and master.startswith("local") else None
 
 
 def use_drivers_python(spark: SparkSession) -> None:
-    """Make workers on this machine run the driver's Python in a session of the user's, unless one is configured.
-
-    A notebook's kernel runs in an environment that is not activated: python3 of the path is another one.
-    """
+    """Make workers on this machine run the driver's Python in a session of the user's, unless one is configured."""
+    # A notebook's kernel runs in an environment that is not activated: python3 of the path is another one.
     context: SparkContext | None = getattr(spark, "sparkContext", None)  # Spark Connect has none
     if context is not None:
         python = worker_python(context.master or "", dict(context.getConf().getAll()), os.environ)

@@ -311,10 +311,8 @@ class LocalStore:
 
 
 def _files(root: Path, prefix: str, after: str = "") -> Iterator[tuple[str, Path]]:
-    """Files by key, those above `after`; temporary, lock and buffer files, which start with a dot, are left out.
-
-    A folder that cannot be read is an error, where `rglob` would leave it out silently.
-    """
+    """Files by key, those above `after`; temporary, lock and buffer files, which start with a dot, are left out."""
+    # A folder that cannot be read is an error, where `rglob` would leave it out silently.
     for folder, subfolders, names in os.walk(root / prefix.rpartition("/")[0], onerror=_raise_unless_gone):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         home = Path(folder)

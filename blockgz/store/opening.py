@@ -27,10 +27,8 @@ async def open_reader(address: Address, s3: S3Settings = AT_AWS) -> AsyncIterato
 
 
 def open_store(address: str, s3: S3Settings, *, single_writer: bool = False) -> ToolStore:
-    """Open the store at `s3://bucket/prefix`, `file:///dir` or `./dir`; create a missing folder, but no bucket.
-
-    For a single writer, S3 is used without conditional writes, which some of its work-alikes do not have.
-    """
+    """Open the store at `s3://bucket/prefix`, `file:///dir` or `./dir`; create a missing folder, but no bucket."""
+    # For a single writer, S3 is used without conditional writes, which some of its work-alikes do not have.
     parsed = parse_address(address)
     if isinstance(parsed, LocalAddress):
         return LocalStore(parsed.root())

@@ -31,10 +31,8 @@ T = TypeVar("T")
 
 
 def backoff_seconds(attempt: int, cause: BlockgzError | str = "") -> float:
-    """Return the longest wait after that many failures: it doubles up to LONGEST_BACKOFF_SECONDS.
-
-    After a refusal and on a full store, up to LONGEST_REFUSAL_SECONDS.
-    """
+    """Return the longest wait after that many failures: it doubles up to LONGEST_BACKOFF_SECONDS."""
+    # After a refusal and on a full store, up to LONGEST_REFUSAL_SECONDS.
     is_refusal = isinstance(cause, AccessDenied | StoreFull)
     doublings = min(attempt, 20)  # an outage of hours has more attempts than a float has exponents
     longest = LONGEST_REFUSAL_SECONDS if is_refusal else LONGEST_BACKOFF_SECONDS

@@ -246,11 +246,9 @@ class KafkaAdmin:
         isolation_level: str = "read_committed",
         patience: float = CHANGE_SECONDS,
     ) -> dict[int, LogBounds]:
-        """Return the readable offsets of partitions. Raises BrokerUnreachable, PartitionUnavailable or AccessDenied.
-
-        Right after a topic was created, brokers do not know yet that they lead it; so the request is repeated for
-        `patience` seconds.
-        """
+        """Return the readable offsets of partitions. Raises BrokerUnreachable, PartitionUnavailable or AccessDenied."""
+        # Right after a topic was created, brokers do not know yet that they lead it; so the request is repeated for
+        # `patience` seconds.
         wanted = [(topic, partition) for partition in sorted(partitions)]
         deadline = time.monotonic() + patience
         bounds, failures = log_bounds(self._admin, wanted, isolation_level)

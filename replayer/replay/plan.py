@@ -414,10 +414,8 @@ def _selected(chunk: Chunk, start: int, end: int) -> Sequence[BlockEntry]:
 
 
 def make_plan(plan: ReplayPlan) -> ReplayPlan:
-    """Return the plan with its warnings; raises NoSuchTopic or ReplayRefused if the target would not keep the records.
-
-    The first reason to refuse is raised.
-    """
+    """Return the plan with its warnings; raises NoSuchTopic or ReplayRefused if the target cannot keep the records."""
+    # The first reason to refuse is raised.
     for refusal in _refusals_of_records(plan):
         raise refusal
     if plan.facts is None:

@@ -98,10 +98,8 @@ def _known(
     jobs: Store,
     kept: JobRequest | None,
 ) -> tuple[ReplayRequest, Job, JobRequest | None]:
-    """Return the request, its job and what that job's folder keeps.
-
-    A job that an earlier release began by Kafka's rule is found as well, if the request has no rule for `--at`.
-    """
+    """Return the request, its job and what that job's folder keeps."""
+    # A job that an earlier release began by Kafka's rule is found as well, if the request has no rule for `--at`.
     found = []
     for each in request.by_rules:
         job = job_of(each, opened, pipeline)

@@ -118,10 +118,8 @@ class RetentionFile:
 
 
 def set_back(name: str, admin: KafkaAdmin, properties: Mapping[str, str]) -> str | None:
-    """Set back the settings that were written down, and return what to say about retention; None if nothing.
-
-    A limit that a topic was created with is set back without a word, as the plan said.
-    """
+    """Set back the settings that were written down, and return what to say about retention; None if nothing."""
+    # A limit that a topic was created with is set back without a word, as the plan said.
     file = retention_file(admin, properties, name)
     hold = file.read()
     if hold is None:

@@ -83,10 +83,8 @@ def records(
     decoder: RowDecoder,
     skipped: Accumulator[list[Skipped]] | None,
 ) -> DataFrame:
-    """Return the records of the runs, read by a task for each; damage ends the job, or is added to `skipped`.
-
-    Spark runs a task again after a failure, and perhaps twice at once: tasks only read.
-    """
+    """Return the records of the runs, read by a task for each; damage ends the job, or is added to `skipped`."""
+    # Spark runs a task again after a failure, and perhaps twice at once: tasks only read.
     schema = from_arrow_schema(decoder(to_rows(pa.RecordBatch.from_pylist([], SCHEMA), "", 0, headers=True)).schema)
     if not runs:
         return spark.createDataFrame([], schema)

@@ -282,10 +282,8 @@ async def tasks(
     options: SourceOptions,
     filters: "Sequence[Filter]" = (),
 ) -> list[PartitionRange]:
-    """Cut the runs into tasks at the edges of chunks and blocks; none is empty. Raises DataLost for a gap inside.
-
-    Blocks that hold no row which passes the filters are left out where a whole stretch of them does.
-    """
+    """Cut the runs into tasks at the edges of chunks and blocks; none is empty. Raises DataLost for a gap inside."""
+    # Blocks that hold no row which passes the filters are left out where a whole stretch of them does.
 
     async def portions(each: tuple[ArchivedPartition, PartitionRange]) -> list[Portion]:
         return await _portions(*each, filters, options)
@@ -348,11 +346,9 @@ def cut(run: PartitionRange, pieces: Sequence[tuple[int, int]], limit: int) -> l
 
 
 async def refuse_gaps(partition: ArchivedPartition, run: PartitionRange) -> None:
-    """Raise DataLost if the run covers a recorded gap, unless it is unknown whether it held a record.
-
-    Erased records are no lost ones.
-    Of a topic with transactions, streams into an archive leave such gaps where a transaction and a batch end together.
-    """
+    """Raise DataLost if the run covers a recorded gap, unless it is unknown whether it held a record."""
+    # Erased records are no lost ones. Of a topic with transactions, streams into an archive leave such gaps where a
+    # transaction and a batch end together.
     covered = [gap for gap in await partition.gaps() if gap.start < run.end and gap.end > run.start]
     gap = next((gap for gap in covered if gap.reason not in (UNVERIFIED, ERASED)), None)
     if gap is not None:
@@ -452,12 +448,10 @@ def narrow_range(start: int, end: int, filters: "Sequence[Filter]") -> tuple[int
 
 
 async def passing(partition: ArchivedPartition, run: PartitionRange, filters: "Sequence[Filter]") -> list[Portion]:
-    """Return the parts of a run that may hold rows which pass: series of neighbouring chunks.
-
-    A series begins and ends with a block that may hold one; every chunk in between may hold one. So there are never
-    more parts than chunks that are left out. Two indexes are read for each part, and those of chunks whose times do not
-    pass where rows without a time would.
-    """
+    """Return the parts of a run that may hold rows which pass: series of neighbouring chunks."""
+    # A series begins and ends with a block that may hold one; every chunk in between may hold one. So there are never
+    # more parts than chunks that are left out. Two indexes are read for each part, and those of chunks whose times do
+    # not pass where rows without a time would.
     place = {"topic": (partition.topic,) * 2, "partition": (partition.partition,) * 2}
     start, end = narrow_range(run.start, run.end, filters)
     if start >= end or not may_pass(filters, place):

@@ -344,10 +344,8 @@ def refuse_foreign_records(options: TopicSinkOptions, target: Target, admin: Kaf
 
 
 def refuse_other_key(options: TopicSinkOptions, columns: Columns, admin: KafkaAdmin) -> None:
-    """Raise ReplayRefused if the job's positions are by incarnation and the rows name none, or the reverse.
-
-    Offsets of one incarnation would pass for those of another: rows would be lost, or written twice.
-    """
+    """Raise ReplayRefused if the job's positions are by incarnation and the rows name none, or the reverse."""
+    # Offsets of one incarnation would pass for those of another: rows would be lost, or written twice.
     if not options.transactional:
         return
     group = re.escape(options.job_into("any").group_id)

@@ -105,10 +105,8 @@ def _reached(start: Offsets, parts: Sequence[LogPart], bounds: Offsets, most: in
 
 
 def _current(start: Offsets, parts: Sequence[LogPart], bounds: Offsets) -> list[LogPart]:
-    """Return the parts that the next batch may read: each topic's oldest log with a record left, otherwise the newest.
-
-    Within a log, a partition's folder follows when the one before it is read.
-    """
+    """Return the parts that the next batch may read: each topic's oldest log with a record left, else the newest."""
+    # Within a log, a partition's folder follows when the one before it is read.
     lagging: dict[str, int] = {}
     newest: dict[str, int] = {}
     behind: dict[tuple[str, int, int], TopicFolder] = {}

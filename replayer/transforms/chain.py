@@ -207,10 +207,8 @@ def _holds(data: Any, path: tuple[str, ...]) -> bool:
 
 
 def build_chain(properties: Mapping[str, str]) -> TransformChain:
-    """Build the chain of these settings; raises UsageError for what is missing, unknown or malformed.
-
-    Keys that belong to other parts of a connector's configuration are left alone.
-    """
+    """Build the chain of these settings; raises UsageError for what is missing, unknown or malformed."""
+    # Keys that belong to other parts of a connector's configuration are left alone.
     mine = {
         name: value
         for name, value in properties.items()

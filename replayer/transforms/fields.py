@@ -174,11 +174,9 @@ def set_schema_metadata(settings: Settings, side: Side) -> Transform:
 
 
 def parse_path(text: str) -> tuple[str, ...]:
-    """Split a path into its names: split at dots, those within backticks apart (`` `a.b`.c ``); raises ValueError.
-
-    A backtick that ends a name must be followed by a dot or the end; one that does not, or has a backslash before it,
-    belongs to the name.
-    """
+    """Split a path into its names: split at dots, those within backticks apart (`` `a.b`.c ``); raises ValueError."""
+    # A backtick that ends a name must be followed by a dot or the end; one that does not, or has a backslash before it,
+    # belongs to the name.
     names: list[str] = []
     rest = text
     while True:

@@ -78,10 +78,8 @@ class MergeLimits(NamedTuple):
     """Milliseconds that the timestamps of chunks that become one span at most; None for any time."""
 
     def times_of(self, entry: ChunkEntry) -> tuple[int, int]:
-        """Return the lowest and the highest timestamp of a chunk; if it spans more than a merged one may, the highest.
-
-        So late records, and those with wrong or no timestamps, do not keep their chunks from being merged.
-        """
+        """Return a chunk's lowest and highest timestamps; the highest alone if it spans more than a merged one may."""
+        # So late records, and those with wrong or no timestamps, do not keep their chunks from being merged.
         is_wide = self.span_ms is not None and entry.max_timestamp - entry.min_timestamp > self.span_ms
         return entry.max_timestamp if is_wide else entry.min_timestamp, entry.max_timestamp
 

@@ -67,10 +67,8 @@ def taken(old: Sequence[chunks.OldChunk], item: chunks.ChangedItem) -> list[chun
 
 
 def apart_from_gaps(item: chunks.EmptiedRun, old: Sequence[chunks.OldChunk]) -> list[chunks.EmptiedRun]:
-    """Return the run without the gaps inside its old chunks, which marker or catalogs list already.
-
-    Of a run that was lost, the ranges that were erased before are runs of their own.
-    """
+    """Return the run without the gaps inside its old chunks, which marker or catalogs list already."""
+    # Of a run that was lost, the ranges that were erased before are runs of their own.
     gaps = [gap for each in old for gap in each.index.gaps if gap.end > each.entry.start_offset]
     listed = chunks.OffsetRanges(range(gap.start, gap.end) for gap in gaps)
     left = chunks.OffsetRanges([range(item.start_offset, item.next_offset)]) - listed
