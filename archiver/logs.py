@@ -88,7 +88,7 @@ def _logger(name: str) -> structlog.stdlib.BoundLogger:
     return wrapped
 
 
-# The archiver's log. Silent below WARNING until `log_to` says where it goes; no other logger is configured.
+# The archiver's log. Silent below WARNING until `log_to` names its stream; no other logger is configured.
 log = _logger(NAME)
 # Messages at the start of a run and about its progress, regardless of the level that `log_to` gets.
 progress_log = _logger(f"{NAME}.progress")

@@ -413,7 +413,14 @@ def decode_in_python(raw: bytes | bytearray, timestamp_type: int) -> pa.RecordBa
         try:
             lines = _plain_lines(raw)
         except msgspec.ValidationError:
-            return _batch_of_any(_any_lines(raw), timestamp_type)
+            others = _any_lines(raw)
+            return _batch(
+                others,
+                pa.array([_type_id(line, timestamp_type) for line in others], pa.int8()),
+                _contents([line.key for line in others], [line.key_base64 for line in others]),
+                _contents([line.value for line in others], [line.value_base64 for line in others]),
+                records.header_column([_header_pairs(line.headers) for line in others]),
+            )
         del raw  # as large as what is made of it now
         # Straight from str to Arrow: a bytes object for each field would double what this costs.
         keys = pa.array([line.key for line in lines], pa.string())
@@ -451,16 +458,6 @@ def _start_of_line(raw: bytes, position: int) -> int:
 
 def _end_of_line(raw: bytes, position: int) -> int:
     return raw.find(b"\n", position) + 1 or len(raw)
-
-
-def _batch_of_any(lines: Sequence[RecordLine], timestamp_type: int) -> pa.RecordBatch:
-    return _batch(
-        lines,
-        pa.array([_type_id(line, timestamp_type) for line in lines], pa.int8()),
-        _contents([line.key for line in lines], [line.key_base64 for line in lines]),
-        _contents([line.value for line in lines], [line.value_base64 for line in lines]),
-        records.header_column([_header_pairs(line.headers) for line in lines]),
-    )
 
 
 def _batch(

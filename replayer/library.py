@@ -10,21 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, Unpac
 
 import pyarrow as pa
 
+from blockgz.archive import selection as selections
 from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened, parse_topic
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.lookup import FoundRecord, RecordQuery, TimedOffset, failure, look_up_together, offset_at
 from blockgz.archive.partition import ArchivedPartition
 from blockgz.archive.positions import position_of, time_of
-from blockgz.archive.selection import (
-    SKIPS,
-    STOPS,
-    DamagePolicies,
-    SelectedBatch,
-    Selection,
-    cuts_of,
-    notes_of,
-    selected_batches,
-)
 from blockgz.errors import UsageError
 from blockgz.store.address import S3Settings, parse_address
 from blockgz.store.reader import DiskCache, default_folder
@@ -266,16 +257,16 @@ class Archive:
         """
         form = ExportForm(format_of(str(destination), file_format), key_as, value_as)
         wanted, selection = chosen(topic, choice)
-        damage = DamagePolicies(STOPS if lost is None else SKIPS)
+        damage = selections.DamagePolicies(selections.STOPS if lost is None else selections.SKIPS)
 
-        async def exported(parts: Sequence[Selection]) -> Exported:
-            async with aclosing(selected_batches(parts, selection.filter, limit, damage)) as batches:
+        async def exported(parts: Sequence[selections.Selection]) -> Exported:
+            async with aclosing(selections.selected_batches(parts, selection.filter, limit, damage)) as batches:
                 return await export(batches, str(destination), form, overwrites=overwrite)
 
         try:
             parts = self._loop.run(selection.select(self._archive, wanted))
             _warn_of_times(parts)
-            refuse_doubtful(cuts_of(parts))
+            refuse_doubtful(selections.cuts_of(parts))
             return self._loop.run(exported(parts))
         finally:
             if lost is not None:
@@ -375,18 +366,18 @@ class Archive:
 
     def _selected(
         self, topic: str, limit: int | None, lost: list[LostRecords] | None, choice: Choice
-    ) -> Iterator[SelectedBatch]:
+    ) -> Iterator[selections.SelectedBatch]:
         """Raise what is wrong with the arguments at once, not with the first record."""
         wanted, selection = chosen(topic, choice)
         if limit is not None and limit < 0:
             raise UsageError(f"limit is {limit}", why="it must be a number of records", remedy="give 0 or more")
-        damage = DamagePolicies(STOPS if lost is None else SKIPS)
+        damage = selections.DamagePolicies(selections.STOPS if lost is None else selections.SKIPS)
 
-        def iterated() -> Iterator[SelectedBatch]:
+        def iterated() -> Iterator[selections.SelectedBatch]:
             try:
                 parts = self._loop.run(selection.select(self._archive, wanted))
                 _warn_of_times(parts)
-                yield from self._loop.iterate(selected_batches(parts, selection.filter, limit, damage))
+                yield from self._loop.iterate(selections.selected_batches(parts, selection.filter, limit, damage))
             finally:
                 if lost is not None:
                     lost.extend(_lost(damage))
@@ -394,9 +385,9 @@ class Archive:
         return iterated()
 
 
-def _warn_of_times(parts: Sequence[Selection]) -> None:
+def _warn_of_times(parts: Sequence[selections.Selection]) -> None:
     """Warn of records on the wrong side of a time that was asked for."""
-    for line in (*notes_of(parts), *cut_lines(cuts_of(parts))):
+    for line in (*selections.notes_of(parts), *cut_lines(selections.cuts_of(parts))):
         warnings.warn(line, stacklevel=3)
 
 
@@ -433,7 +424,7 @@ def open_archive(
     return Archive(place.absolute(), None if folder is None else DiskCache(folder))
 
 
-def _lost(damage: DamagePolicies) -> list[LostRecords]:
+def _lost(damage: selections.DamagePolicies) -> list[LostRecords]:
     return [LostRecords(partition.partition, *each) for partition, each in damage.skipped]
 
 

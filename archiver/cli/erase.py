@@ -21,19 +21,9 @@ from archiver.maintain.erase import (
 from archiver.maintain.erase_status import EraseStatus
 from archiver.maintain.rewrite.chunks import OffsetRanges, RewriteKeys
 from blockgz.errors import PARTLY_FAILED, UsageError
+from blockgz.program import options
 from blockgz.program.archive_options import max_block_option, store_options, writing_s3_options
 from blockgz.program.main import closing, print_problems
-from blockgz.program.options import (
-    LocalPath,
-    Option,
-    OptionSet,
-    Parsed,
-    grep_option,
-    header_option,
-    plan_options,
-    report_key_option,
-    sign_key_option,
-)
 from blockgz.program.terminal import print_table
 from blockgz.record_filter import Condition, KeyIn, Pattern, ValueMatches
 from blockgz.signing import signature_of
@@ -78,22 +68,22 @@ def _unclear(why: str) -> UsageError:
 
 
 # Passes `wanted: RecordChoice | None`.
-wanted_options = OptionSet(
+wanted_options = options.OptionSet(
     "wanted",
     _make_wanted,
-    Option(
+    options.Option(
         "--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeat it to allow more keys."
     ),
-    Option(
+    options.Option(
         "--keys-file",
-        type=LocalPath(path_type=Path, exists=True, dir_okay=False),
+        type=options.LocalPath(path_type=Path, exists=True, dir_okay=False),
         help="Only records with one of the keys in this file, one a line.",
     ),
-    header_option,
-    grep_option,
-    Option(
+    options.header_option,
+    options.grep_option,
+    options.Option(
         "--offsets",
-        type=Parsed("offsets", lambda text: parse_offsets([text])),
+        type=options.Parsed("offsets", lambda text: parse_offsets([text])),
         metavar="RANGES",
         help="Only records at these offsets: 17, 17..30 (without 30), or several with commas.",
     ),
@@ -114,21 +104,23 @@ wanted_options = OptionSet(
 @click.argument("places", nargs=-1, metavar="[TOPIC[~N][:P[,P-P]]...]")
 @store_options(writing_s3_options)
 @wanted_options
-@click.option("--report", type=LocalPath(path_type=Path), help="Write what was erased to this new file, as JSON.")
+@click.option(
+    "--report", type=options.LocalPath(path_type=Path), help="Write what was erased to this new file, as JSON."
+)
 @click.option(
     "--status",
     "finished",
-    type=LocalPath(path_type=Path, exists=True, dir_okay=False),
+    type=options.LocalPath(path_type=Path, exists=True, dir_okay=False),
     help="Show whether the erase of that report is complete, and change nothing; --report and --sign-key keep that.",
 )
-@report_key_option(
+@options.report_key_option(
     "--verify-key", text="With --status: the public key that must have signed that report. [that of --sign-key]"
 )
 @rewrite_keys_options
-@sign_key_option
+@options.sign_key_option
 @max_block_option
 @buffer_options
-@plan_options
+@options.plan_options
 def erase(
     *,
     places: tuple[str, ...],

@@ -15,13 +15,7 @@ from rich.progress import Progress
 from archiver.importing import ImportReport, ImportTarget, OldReader, check_target, import_partition, survey
 from archiver.ingest.chunk_builder import BufferFolder
 from blockgz.errors import PARTLY_FAILED, UsageError, exit_code
-from blockgz.program.archive_options import (
-    encrypt_option,
-    max_block_option,
-    old_format_option,
-    store_options,
-    writing_s3_options,
-)
+from blockgz.program import archive_options
 from blockgz.program.main import closing, confirm, print_problems
 from blockgz.program.options import SIZE, LocalPath, plan_options
 from blockgz.program.terminal import print_table, range_text, unescaped
@@ -43,9 +37,9 @@ SHOWN_NOTES = 20
 )
 @click.argument("source", metavar="SOURCE")
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@store_options(writing_s3_options)
-@old_format_option
-@max_block_option
+@archive_options.store_options(archive_options.writing_s3_options)
+@archive_options.old_format_option
+@archive_options.max_block_option
 @click.option(
     "--layout", type=click.Choice(["topic", "seed"]), default="topic", show_default=True, help="Of the new archive."
 )
@@ -60,7 +54,7 @@ SHOWN_NOTES = 20
 @click.option(
     "--chunk-bytes", type=SIZE, default="128MiB", show_default=True, help="Close a chunk at this compressed size."
 )
-@encrypt_option
+@archive_options.encrypt_option
 @click.option("--buffer-dir", type=LocalPath(path_type=Path), help="Folder for the open chunk.")
 @click.option("--single-writer", is_flag=True, help="Accept a store without conditional writes.")
 @plan_options

@@ -9,19 +9,8 @@ from archiver.errors import Diverged
 from blockgz.errors import FormatError, MalformedObject, NoArchiveThere, StoreBusy, StoreError, UsageError
 from blockgz.store.customer_key import check_fingerprint
 from blockgz.store.writer import Store, ToolStore
+from index_format import keys as names
 from index_format import objects
-from index_format.keys import (
-    LAYOUTS,
-    TOPIC_OBJECT,
-    PartitionKeys,
-    TopicFolder,
-    archive_home,
-    archive_key,
-    inventory_key,
-    partition_folders,
-    topic_folders,
-    topic_home,
-)
 from index_format.objects import ArchiveInfo, Incarnation, Inventory, TopicInfo, parse_inventory, united
 
 GROUP_PREFIX = "blockgz-"
@@ -35,14 +24,14 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None, customer_
     An archive has one cluster, layout and customer key. `customer_key` is a fingerprint. Raises UsageError if the
     archive has another layout, Diverged if it belongs to another cluster, AccessDenied if it has another key.
     """
-    for other in LAYOUTS:
-        if other != layout and store.head(archive_key(other)) is not None:
+    for other in names.LAYOUTS:
+        if other != layout and store.head(names.archive_key(other)) is not None:
             raise UsageError(
                 f"{store.url} is an archive with layout {other!r}",
                 why=f"this run asks for layout {layout!r}",
                 remedy=f"use --layout {other}, or another --archive",
             )
-    key = archive_key(layout)
+    key = names.archive_key(layout)
     archive_id = str(uuid.uuid4())
     # A group of its own: two archives of one cluster must not share the partitions of a topic.
     group = f"{GROUP_PREFIX}{archive_id[:8]}"
@@ -50,7 +39,7 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None, customer_
     if customer_key is not None:
         fresh = replace(fresh, customer_key=customer_key)
     if store.head(key) is None:  # first, as the other one says that it is there
-        store.put_if_absent(inventory_key(layout), objects.encode(Inventory()), str(uuid.uuid4()))
+        store.put_if_absent(names.inventory_key(layout), objects.encode(Inventory()), str(uuid.uuid4()))
     info = _settle(store, key, objects.encode(fresh), ArchiveInfo)
     check_fingerprint(info, customer_key, store.url)
     if None not in (cluster_id, info.cluster_id) and cluster_id != info.cluster_id:
@@ -64,8 +53,8 @@ def open_archive(store: Store, *, layout: str, cluster_id: str | None, customer_
 
 def layout_of(store: Store) -> str:
     """Return the layout of the archive at a store; raises NoArchiveThere."""
-    for layout in LAYOUTS:
-        if store.head(archive_key(layout)) is not None:
+    for layout in names.LAYOUTS:
+        if store.head(names.archive_key(layout)) is not None:
             return layout
     raise NoArchiveThere(
         f"there is no archive at {store.url}", why="it has no _archive.json", remedy="check -a/--archive"
@@ -74,54 +63,54 @@ def layout_of(store: Store) -> str:
 
 def archive_info(store: Store, layout: str) -> ArchiveInfo:
     """Return the identity that the archive stores; raises StoreError if it is missing."""
-    found = store.get(archive_key(layout))
+    found = store.get(names.archive_key(layout))
     if found is None:
-        raise StoreError(f"{archive_key(layout)} is missing")
-    return objects.decode(found.body, ArchiveInfo, archive_key(layout))
+        raise StoreError(f"{names.archive_key(layout)} is missing")
+    return objects.decode(found.body, ArchiveInfo, names.archive_key(layout))
 
 
 def listed_inventory(store: ToolStore, layout: str, at: int) -> Inventory:
     """Return the inventory as a listing shows it at a time, in ms: every partition that has a folder."""
     found = []
-    for folder in topic_folders(store.folders(archive_home(layout))):
-        home = topic_home(layout, folder)
-        numbers = tuple(each.partition for each in partition_folders(layout, folder, store.folders(home)))
+    for folder in names.topic_folders(store.folders(names.archive_home(layout))):
+        home = names.topic_home(layout, folder)
+        numbers = tuple(each.partition for each in names.partition_folders(layout, folder, store.folders(home)))
         if numbers:
             topic_id = archived_topic_id(store, layout, folder)
             found.append(Incarnation(*folder, topic_id, seen_from=at, seen_until=None, partitions=numbers))
     return united(Inventory(rebuilt_at=at), found)
 
 
-def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | None) -> TopicFolder:
+def find_incarnation(store: Store, *, layout: str, topic: str, topic_id: str | None) -> names.TopicFolder:
     """Return the folder of the topic with that id: the one settled for it before, or the first free one."""
     # An unknown id never differs: it means the newest incarnation. If later folders have the same id, the log of some
     # partitions was truncated: the markers of those partitions lead there.
-    folder = first = TopicFolder(topic)
+    folder = first = names.TopicFolder(topic)
     newest_id = topic_id
     while True:
         fresh = TopicInfo(topic=topic, topic_id=topic_id, incarnation=folder.incarnation)
-        info = _settle(store, topic_home(layout, folder) + TOPIC_OBJECT, objects.encode(fresh), TopicInfo)
+        info = _settle(store, names.topic_home(layout, folder) + names.TOPIC_OBJECT, objects.encode(fresh), TopicInfo)
         following = folder._replace(incarnation=folder.incarnation + 1)
         if topic_id is None:
             if info.topic_id != newest_id:
                 first, newest_id = folder, info.topic_id
-            if store.head(topic_home(layout, following) + TOPIC_OBJECT) is None:
+            if store.head(names.topic_home(layout, following) + names.TOPIC_OBJECT) is None:
                 return first
         elif info.topic_id in (None, topic_id):
             return folder
         folder = following
 
 
-def archived_topic_id(store: Store, layout: str, folder: TopicFolder) -> str | None:
+def archived_topic_id(store: Store, layout: str, folder: names.TopicFolder) -> str | None:
     """Return the id of the topic that lives in a folder; None if it was not known as the folder was made."""
-    key = topic_home(layout, folder) + TOPIC_OBJECT
+    key = names.topic_home(layout, folder) + names.TOPIC_OBJECT
     found = store.get(key)
     return None if found is None else objects.decode(found.body, TopicInfo, key).topic_id
 
 
-def adopt_topic_id(store: Store, layout: str, folder: TopicFolder, topic_id: str) -> None:
+def adopt_topic_id(store: Store, layout: str, folder: names.TopicFolder, topic_id: str) -> None:
     """Name the topic of a folder that was made before its id was known; one that is named stays."""
-    key = topic_home(layout, folder) + TOPIC_OBJECT
+    key = names.topic_home(layout, folder) + names.TOPIC_OBJECT
     found = store.get(key)
     if found is not None:
         info = objects.decode(found.body, TopicInfo, key)
@@ -129,9 +118,9 @@ def adopt_topic_id(store: Store, layout: str, folder: TopicFolder, topic_id: str
             store.compare_and_swap(key, objects.encode(replace(info, topic_id=topic_id)), found.etag)
 
 
-def settle_same_topic(store: Store, layout: str, folder: TopicFolder, topic_id: str | None) -> None:
+def settle_same_topic(store: Store, layout: str, folder: names.TopicFolder, topic_id: str | None) -> None:
     """Have a folder say that the topic of that id lives in it; raises Diverged if another one does."""
-    key = topic_home(layout, folder) + TOPIC_OBJECT
+    key = names.topic_home(layout, folder) + names.TOPIC_OBJECT
     fresh = TopicInfo(topic=folder.topic, topic_id=topic_id, incarnation=folder.incarnation)
     info = _settle(store, key, objects.encode(fresh), TopicInfo)
     if info.topic_id != topic_id:
@@ -153,12 +142,12 @@ def _settle(store: Store, key: str, fresh: bytes, kind: type[T]) -> T:
     return objects.decode(found.body, kind, key)
 
 
-def claimed_partitions(store: Store, layout: str) -> dict[TopicFolder, tuple[int, ...]]:
+def claimed_partitions(store: Store, layout: str) -> dict[names.TopicFolder, tuple[int, ...]]:
     """Return the partitions that the inventory names.
 
     None if it is missing or damaged, which `replayer verify` reports.
     """
-    key = inventory_key(layout)
+    key = names.inventory_key(layout)
     found = store.get(key)
     try:
         return {each.folder: each.partitions for each in parse_inventory(found.body, key).incarnations} if found else {}
@@ -166,7 +155,7 @@ def claimed_partitions(store: Store, layout: str) -> dict[TopicFolder, tuple[int
         return {}
 
 
-def lost_marker(keys: PartitionKeys) -> MalformedObject:
+def lost_marker(keys: names.PartitionKeys) -> MalformedObject:
     """Return the error about a partition that was archived and has no marker."""
     return MalformedObject(
         f"{keys.marker} is missing",
@@ -175,7 +164,7 @@ def lost_marker(keys: PartitionKeys) -> MalformedObject:
     )
 
 
-def refuse_lost_marker(store: Store, keys: PartitionKeys) -> None:
+def refuse_lost_marker(store: Store, keys: names.PartitionKeys) -> None:
     """Raise MalformedObject if the inventory names the partition and its marker is missing."""
     # A claim stores the marker before it is added to the inventory.
     if keys.partition not in claimed_partitions(store, keys.layout).get(keys.folder, ()):

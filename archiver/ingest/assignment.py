@@ -273,17 +273,14 @@ class GroupMember:
         topics = self._watch.topics(now)
         if topics is None or topics == self._topics:
             return
-        self._tell_gone(set(self._topics) - set(topics))
+        if gone := set(self._topics) - set(topics):
+            log.warning(LogEvent.TOPIC_GONE, topics=",".join(sorted(gone)))
+            self._ownership.gone(gone)
         self._ownership.back(set(topics) - set(self._topics))
         self._topics = topics
         if topics:
             log.info(LogEvent.SUBSCRIBED, topics=",".join(topics))
             self._fetching.subscribe(topics, self)
-
-    def _tell_gone(self, topics: Collection[str]) -> None:
-        if topics:
-            log.warning(LogEvent.TOPIC_GONE, topics=",".join(sorted(topics)))
-            self._ownership.gone(topics)
 
     def refused(self, refusal: MemberRefused) -> None:
         """Join again: in the KIP-848 protocol a static id is free once the session of its last owner has ended."""

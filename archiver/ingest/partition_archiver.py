@@ -84,7 +84,7 @@ class PartitionArchiver:
         self._clock = clock
         self._dead_letters = dead_letters
         self._settle_claim = settle_claim
-        # False once the partition was lost: what is in hand is offered to the store, as long as nobody else claims.
+        # False once the partition was lost: the pending chunks are offered to the store, as long as nobody else claims.
         self.may_claim = True
         # Why the partition is to be taken over again, once its owner let the consumer go of it; set once.
         self.restart: BlockgzError | None = None

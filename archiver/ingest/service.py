@@ -18,11 +18,28 @@ from archiver.commit.archive import open_archive
 from archiver.commit.recovery import ClaimList
 from archiver.errors import MemberRefused, Next, Situation, what_next
 from archiver.groups import GroupKeeper, GroupTables, KeepingContext
-from archiver.ingest import kafka_cluster, kafka_source
 from archiver.ingest.assignment import WHOLE, Assignment, Drain, DrainShare, GroupMember, GroupOffsets, UnownedWatch
 from archiver.ingest.backpressure import BATCHING, QUEUE, Budgets, Fetching
 from archiver.ingest.chunk_builder import BufferFolder
 from archiver.ingest.dead_letters import DeadLetterTopic
+from archiver.ingest.kafka_cluster import (
+    BoundsOrFailure,
+    KafkaCluster,
+    PartitionLog,
+    RecordReader,
+    Watch,
+    WatermarkWatch,
+)
+from archiver.ingest.kafka_source import (
+    POLL_SECONDS,
+    EndReached,
+    Fetched,
+    KafkaSource,
+    Partition,
+    cluster_settings,
+    consumer_settings,
+    rebalance_seconds,
+)
 from archiver.ingest.ownership import (
     ArchivingContext,
     ClaimQueue,
@@ -103,24 +120,24 @@ class ArchiverService:
         # The error that `run` raises, known while it still ends.
         self.failure: Exception | None = None
         self._abandoned = threading.Event()
-        self._cluster = kafka_cluster.KafkaCluster(kafka_source.cluster_settings(config))
-        poll_seconds = POLL_SECONDS_OF_ONCE if config.once else kafka_source.POLL_SECONDS
+        self._cluster = KafkaCluster(cluster_settings(config))
+        poll_seconds = POLL_SECONDS_OF_ONCE if config.once else POLL_SECONDS
         self._budgets = Budgets(config.memory, buffer, config.buffer_bytes)
         self._fetching = Fetching(
-            lambda: kafka_source.KafkaSource(
+            lambda: KafkaSource(
                 self._consumer_settings(), config.memory // BATCHING, clock, poll_seconds, self._archive_id
             ),
             self._budgets,
             clock,
             self._pause_briefly,
         )
-        self._records = kafka_cluster.RecordReader(self._consumer_settings())
+        self._records = RecordReader(self._consumer_settings())
         self._dead_letters: DeadLetterTopic | None = None
         self._asking = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="ask")
         self._takers = ElasticPool(CLAIMS_AT_ONCE, "claim", clock)
         self._builders = ThreadPoolExecutor(BUILDERS, thread_name_prefix="build")
         self._committers = ElasticPool(COMMITS_AT_ONCE, "commit", clock)
-        self._watermarks = kafka_cluster.WatermarkWatch(
+        self._watermarks = WatermarkWatch(
             self._assigned, lambda each: self._cluster.watermarks(each, config.isolation_level), clock
         )
         self._archive_id = ""
@@ -134,7 +151,7 @@ class ArchiverService:
         self._ticked_at = self._stepped_at = self._gave_back_at = clock()
 
     @property
-    def reports(self) -> dict[kafka_source.Partition, PartitionHistory]:
+    def reports(self) -> dict[Partition, PartitionHistory]:
         """Return the history of each partition so far; complete after `run`."""
         return self._ownership.reports if self._ownership else {}
 
@@ -225,7 +242,7 @@ class ArchiverService:
         if self._config.once:
             configs.keep_due(topics, self._clock(), self._asking)  # a short run may end before the first tick
         assignment = self._assignment = self._assignment_of(ownership, topics)
-        watch = kafka_cluster.Watch("topic-ids", lambda: confirm_ids(ids, ownership.in_hand), lambda: ASK_SECONDS)
+        watch = Watch("topic-ids", lambda: confirm_ids(ids, ownership.in_hand), lambda: ASK_SECONDS)
         watch.start()
         groups = self._groups = self._keeper(archive, directory, ownership, ids)
         if not self._config.once:
@@ -257,10 +274,10 @@ class ArchiverService:
         if begun:
             self._fetching.consume(begun)
         for event in self._fetching.poll(ownership.active):
-            if isinstance(event, kafka_source.Fetched | kafka_source.EndReached):
+            if isinstance(event, Fetched | EndReached):
                 self._heard()
             ownership.offer(event)
-            if isinstance(event, kafka_source.Fetched):
+            if isinstance(event, Fetched):
                 self._budgets.taken(event.partition, event.num_bytes, ownership.active)
         now = self._clock()
         if now - self._ticked_at >= TICK_SECONDS:
@@ -371,7 +388,7 @@ class ArchiverService:
             list(topics),
             watch,
             offsets,
-            UnownedWatch(unowned, self._asking, kafka_source.rebalance_seconds(self._config) * random.uniform(1, 2)),
+            UnownedWatch(unowned, self._asking, rebalance_seconds(self._config) * random.uniform(1, 2)),
             rest=self._pause_briefly,
             wait=self._stopping.wait,
         )
@@ -391,7 +408,7 @@ class ArchiverService:
             return {topic for (topic, number), state in found if number == 0 and state in HELD}
 
         context = KeepingContext(
-            cluster=KafkaGroups(kafka_source.cluster_settings(config), self._cluster.admin),
+            cluster=KafkaGroups(cluster_settings(config), self._cluster.admin),
             tables=GroupTables(
                 self._store,
                 archive,
@@ -417,7 +434,7 @@ class ArchiverService:
             store=self._store,
             buffer=self._buffer,
             topics=topics,
-            log_of=lambda partition, known: kafka_cluster.PartitionLog(
+            log_of=lambda partition, known: PartitionLog(
                 partition, known, self._ask_bounds, self._records, partial(topics.confirm, partition[0])
             ),
             writer=str(uuid.uuid4()),
@@ -430,9 +447,7 @@ class ArchiverService:
             dead_letters=self._dead_letters,
         )
 
-    def _ask_bounds(
-        self, partitions: Collection[kafka_source.Partition]
-    ) -> Mapping[kafka_source.Partition, kafka_cluster.BoundsOrFailure]:
+    def _ask_bounds(self, partitions: Collection[Partition]) -> Mapping[Partition, BoundsOrFailure]:
         answers = self._cluster.ask_bounds(partitions, self._config.isolation_level)
         if any(isinstance(answer, LogBounds) for answer in answers.values()):
             self._heard()
@@ -444,9 +459,9 @@ class ArchiverService:
             self._ids.heard()
 
     def _consumer_settings(self) -> dict[str, Any]:
-        return kafka_source.consumer_settings(self._config, queue_bytes=self._config.memory // QUEUE)
+        return consumer_settings(self._config, queue_bytes=self._config.memory // QUEUE)
 
-    def _assigned(self) -> set[kafka_source.Partition]:
+    def _assigned(self) -> set[Partition]:
         return self._ownership.assigned if self._ownership else set()
 
     def _pause_briefly(self) -> None:

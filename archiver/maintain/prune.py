@@ -249,7 +249,9 @@ def plan_partition(
     floor = cast(Span, going[-1]).next_offset if going else None
     is_locked = False
     # From the first catalog that stays to its first chunk that stays, and to that chunk's blocks.
-    while staying and not isinstance(staying[0], BlockEntry) and may_hold_older(staying[0], keep):
+    while staying and not isinstance(staying[0], BlockEntry):
+        if keep.since_ms is not None and staying[0].min_timestamp >= keep.since_ms:
+            break  # it holds nothing older
         if isinstance(staying[0], CatalogReference):
             (catalog,) = yield from read_catalogs(keys, [staying[0]], 1)
             inside: Sequence[Part] = catalog.entries
@@ -285,11 +287,6 @@ def _older_stays(keys: PartitionKeys, marker: Marker, since_ms: int) -> Protocol
 def has_no_age(part: Part) -> bool:
     """Return whether there are records, and none of them has a timestamp (Kafka: -1)."""
     return part.num_records > 0 and part.max_timestamp < 0
-
-
-def may_hold_older(part: Part, keep: Keep) -> bool:
-    """Return whether a part that stays may hold something that does not have to."""
-    return keep.since_ms is None or part.min_timestamp < keep.since_ms
 
 
 def bytes_of(part: Part) -> int:

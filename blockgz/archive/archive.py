@@ -359,13 +359,10 @@ class ArchiveReader:
         names = await self.reader.folders(topic_home(self.layout, folder))
         numbers = {keys.partition for keys in partition_folders(self.layout, folder, names)}
         if self.layout == "seed" and folder == max(await self.incarnations(folder.topic)):
-            numbers |= await self._seed_partitions(folder)
+            async for key in self.reader.list(ancestor_marker_prefix(folder.topic)):
+                if (number := ancestor_marker_partition(key, folder.topic)) is not None:
+                    numbers.add(number)
         return tuple(sorted(numbers))
-
-    async def _seed_partitions(self, folder: TopicFolder) -> set[int]:
-        keys = [key async for key in self.reader.list(ancestor_marker_prefix(folder.topic))]
-        numbers = (ancestor_marker_partition(key, folder.topic) for key in keys)
-        return {number for number in numbers if number is not None}
 
     async def _no_partition(self, topic: str, partition: int) -> errors.BlockgzError:
         numbers = await self.partitions(topic)

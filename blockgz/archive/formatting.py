@@ -42,7 +42,9 @@ _FIELDS: dict[str, Field] = {
     "h": lambda _topic, _partition, record: header_text(record.headers),
     "K": lambda _topic, _partition, record: _length(record.key),
     "S": lambda _topic, _partition, record: _length(record.value),
-    "R": lambda _topic, _partition, record: _binary_length(record.value),
+    "R": lambda _topic, _partition, record: (-1 if record.value is None else len(record.value)).to_bytes(
+        4, "big", signed=True
+    ),
 }
 # Escapes as kcat reads them by strtoul: hexadecimal (whose first digit must be decimal), octal, decimal.
 _ESCAPE = re.compile(
@@ -207,10 +209,6 @@ def _character(escape: re.Match[bytes]) -> bytes:
 
 def _length(content: bytes | None) -> bytes:
     return b"%d" % (-1 if content is None else len(content))
-
-
-def _binary_length(content: bytes | None) -> bytes:
-    return (-1 if content is None else len(content)).to_bytes(4, "big", signed=True)
 
 
 def _json_string(content: bytes | None) -> bytes:

@@ -30,8 +30,8 @@ NO_AUTHORIZER = KafkaError.SECURITY_DISABLED
 
 def topic_acls(admin: AdminClient, settings: Mapping[str, Any], seconds: float) -> list[Acl]:
     """Return all ACLs on topics, in one request; needs Describe on the cluster. Raises KafkaException."""
-    # A refusal arrives as an empty list, because librdkafka 2.16 drops the answer's error: who gets none is asked for
-    # his rights. A cluster without an authorizer grants all of them, and has no ACLs.
+    # A refusal arrives as an empty list, because librdkafka 2.16 drops the answer's error: an empty one is followed by
+    # a request for the user's rights. A cluster without an authorizer grants all of them, and has no ACLs.
     wanted = AclBindingFilter(
         ResourceType.TOPIC,
         None,  # type: ignore[arg-type]  # its stubs lack that None means any
@@ -43,14 +43,20 @@ def topic_acls(admin: AdminClient, settings: Mapping[str, Any], seconds: float) 
     )
     found = admin.describe_acls(wanted, request_timeout=seconds).result()
     if not found:
-        _check_may_read(settings, seconds)
-    return [_acl(each) for each in found]
-
-
-def _check_may_read(settings: Mapping[str, Any], seconds: float) -> None:
-    apart: AdminApart = make_client(AdminApart, dict(settings))
-    if AclOperation.DESCRIBE.name not in apart.cluster_operations(seconds):
-        raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed"))
+        apart: AdminApart = make_client(AdminApart, dict(settings))
+        if AclOperation.DESCRIBE.name not in apart.cluster_operations(seconds):
+            raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed"))
+    return [
+        Acl(
+            pattern=each.resource_pattern_type.name,
+            name=each.name,
+            principal=each.principal,
+            host=each.host,
+            operation=each.operation.name,
+            permission=each.permission_type.name,
+        )
+        for each in found
+    ]
 
 
 def creatable(acls: Iterable[Acl]) -> list[Acl]:
@@ -63,17 +69,6 @@ def creatable(acls: Iterable[Acl]) -> list[Acl]:
         and each.pattern in ResourcePatternType.__members__
         and "UNKNOWN" not in (each.operation, each.permission, each.pattern)
     ]
-
-
-def _acl(binding: Any) -> Acl:
-    return Acl(
-        pattern=binding.resource_pattern_type.name,
-        name=binding.name,
-        principal=binding.principal,
-        host=binding.host,
-        operation=binding.operation.name,
-        permission=binding.permission_type.name,
-    )
 
 
 def acl_binding(acl: Acl) -> AclBinding:

@@ -39,7 +39,7 @@ class Rising(NamedTuple):
 
 def readable_runs(messages: Sequence[Message]) -> Iterator[Readable | UnreadableMessage]:
     """Yield runs of readable messages and the refused messages between them, in order."""
-    # A message is asked for its headers once: after it failed, the client answers with a list that crashes Python.
+    # The headers of a message are read once: after a failure the client returns a list that crashes Python.
     start = 0
     while start < len(messages):
         headers: list[Any] = []

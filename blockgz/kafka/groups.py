@@ -376,11 +376,7 @@ class KafkaGroups:
 def _positions(committed: Iterable[CommittedOffset]) -> Positions:
     found: dict[str, list[GroupPosition]] = {}
     for each in sorted(committed):
-        position = GroupPosition(each.partition, each.offset, _kept_metadata(each))
-        found.setdefault(each.topic, []).append(position)
+        text = each.metadata_text
+        kept = text if text is not None and len(text.encode()) <= MAX_METADATA_BYTES else None
+        found.setdefault(each.topic, []).append(GroupPosition(each.partition, each.offset, kept))
     return {topic: tuple(positions) for topic, positions in found.items()}
-
-
-def _kept_metadata(committed: CommittedOffset) -> str | None:
-    text = committed.metadata_text
-    return text if text is not None and len(text.encode()) <= MAX_METADATA_BYTES else None

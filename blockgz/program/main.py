@@ -25,16 +25,7 @@ from click.shell_completion import CompletionItem
 
 from blockgz.errors import FAILED, PARTLY_FAILED, USAGE, BlockgzError, UsageError, exit_code, joined, masked_urls
 from blockgz.process import interrupted_by_signals
-from blockgz.program.options import (
-    CONFIG,
-    SHARED,
-    TimeOption,
-    config_option,
-    kafka_defaults,
-    kafka_properties,
-    used_config,
-    zone_option,
-)
+from blockgz.program import options as common
 from blockgz.program.terminal import escaped_terminals
 from blockgz.store.address import S3Settings
 from index_format.kernel_choice import Kernel
@@ -204,9 +195,9 @@ def topic_names(context: click.Context) -> list[str]:
         s3 = S3Settings(**{each.name: given[each.name] for each in fields(S3Settings) if given.get(each.name)})
         sources.append(lambda: _archived(given["archive"], s3))
     if given.get("bootstrap_servers"):
-        kafka = kafka_defaults()
+        kafka = common.kafka_defaults()
         with suppress(Exception):
-            kafka |= kafka_properties(given.get("kafka") or ())
+            kafka |= common.kafka_properties(given.get("kafka") or ())
         sources.append(lambda: _of_brokers(kafka | {"bootstrap.servers": given["bootstrap_servers"]}))
     return sorted(_answers(sources))
 
@@ -262,9 +253,9 @@ def _missing(context: click.Context, params: list[click.Parameter]) -> UsageErro
     names = [metavar if isinstance(param, click.Argument) else "/".join(param.opts) for param, metavar in given]
     ways = [metavar if isinstance(param, click.Argument) else f"{param.opts[0]} {metavar}" for param, metavar in given]
     variables = [str(param.envvar) for param in params if param.envvar]
-    fields = [SHARED[str(param.name)] for param in params if param.name in SHARED]
+    fields = [common.SHARED[str(param.name)] for param in params if param.name in common.SHARED]
     elsewhere = [f"set {joined(variables)}"] if variables else []
-    elsewhere += [f"put {joined(fields)} in {used_config().place}"] if fields else []
+    elsewhere += [f"put {joined(fields)} in {common.used_config().place}"] if fields else []
     return UsageError(
         f"{joined(names)} {'is' if len(params) == 1 else 'are'} missing",
         why=f"{context.command_path} needs {'it' if len(params) == 1 else 'them'}",
@@ -286,12 +277,12 @@ def completed(command: click.Command) -> click.Command:
         if not isinstance(command, RunningGroup):
             return command
     names = {param.name for param in command.params}
-    if CONFIG not in names and names & SHARED.keys() and command.name not in WITHOUT_CONFIG:
-        command.params.append(config_option())
+    if common.CONFIG not in names and names & common.SHARED.keys() and command.name not in WITHOUT_CONFIG:
+        command.params.append(common.config_option())
         if "verbose" not in names:
             command.params.append(_verbose_option(command))
-    if "timezone" not in names and any(isinstance(param, TimeOption) for param in command.params):
-        zone_option(command)
+    if "timezone" not in names and any(isinstance(param, common.TimeOption) for param in command.params):
+        common.zone_option(command)
     if _DEBUG not in names:
         command.params.append(_debug_option())
     for param in command.params:
@@ -321,7 +312,7 @@ def _verbose_option(command: click.Command) -> click.Option:
 
     def tell(context: click.Context, _: click.Parameter, value: bool) -> None:
         if value and not context.resilient_parsing:
-            click.echo(f"configuration: {used_config().path or 'none'}", err=True)
+            click.echo(f"configuration: {common.used_config().path or 'none'}", err=True)
 
     return click.Option(
         ["-v", "--verbose"] if is_free else ["--verbose"],

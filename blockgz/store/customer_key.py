@@ -114,20 +114,8 @@ class KeyCheckingReader(PassingReader):
         super().__init__(reader)
         self._fingerprint = fingerprint
 
-    async def get(self, key: str, max_bytes: int) -> bytes:
-        async with self._checked():
-            return await super().get(key, max_bytes)
-
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
-        async with self._checked():
-            return await super().get_range(key, start, end)
-
-    async def size(self, key: str) -> int:
-        async with self._checked():
-            return await super().size(key)
-
     @asynccontextmanager
-    async def _checked(self) -> AsyncIterator[None]:
+    async def _request(self, *, is_range: bool = False) -> AsyncIterator[None]:  # noqa: ARG002
         try:
             yield
         except StoreUnavailable:
@@ -135,7 +123,7 @@ class KeyCheckingReader(PassingReader):
         except (AccessDenied, StoreError):
             for key in map(archive_key, LAYOUTS):
                 try:
-                    body = await super().get(key, objects.MAX_OBJECT_BYTES)
+                    body = await self._reader.get(key, objects.MAX_OBJECT_BYTES)
                     archive = objects.decode(body, ArchiveInfo, key)
                 except (AccessDenied, FormatError, ObjectMissing, StoreError):
                     continue

@@ -7,8 +7,8 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -59,7 +59,7 @@ class ObjectReader(Protocol):
 
 
 class PassingReader:
-    """A reader that passes everything on: the base of decorators."""
+    """A reader that passes everything on: the base of decorators, which may wrap each `_request`."""
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader = reader
@@ -68,20 +68,28 @@ class PassingReader:
     def address(self) -> str:
         return self._reader.address
 
+    @asynccontextmanager
+    async def _request(self, *, is_range: bool = False) -> AsyncIterator[None]:  # noqa: ARG002
+        yield
+
     async def get(self, key: str, max_bytes: int) -> bytes:
-        return await self._reader.get(key, max_bytes)
+        async with self._request():
+            return await self._reader.get(key, max_bytes)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        return await self._reader.get_range(key, start, end)
+        async with self._request(is_range=True):
+            return await self._reader.get_range(key, start, end)
 
     async def size(self, key: str) -> int:
-        return await self._reader.size(key)
+        async with self._request():
+            return await self._reader.size(key)
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
         return self._reader.list(prefix, after)
 
     async def folders(self, prefix: str) -> tuple[str, ...]:
-        return await self._reader.folders(prefix)
+        async with self._request():
+            return await self._reader.folders(prefix)
 
 
 class WatchedReader(PassingReader):
@@ -92,20 +100,11 @@ class WatchedReader(PassingReader):
         self._tell = tell
         self._told = False
 
-    async def get(self, key: str, max_bytes: int) -> bytes:
-        with self._watched():
-            return await super().get(key, max_bytes)
-
-    async def size(self, key: str) -> int:
-        with self._watched():
-            return await super().size(key)
-
-    async def folders(self, prefix: str) -> tuple[str, ...]:
-        with self._watched():
-            return await super().folders(prefix)
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _request(self, *, is_range: bool = False) -> AsyncIterator[None]:
+        if is_range:
+            yield
+            return
         alarm = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._say)
         try:
             yield
@@ -135,29 +134,24 @@ class CountingReader(PassingReader):
         self.bytes_fetched += num_bytes
         self.data_bytes_fetched += data_bytes
 
-    async def get(self, key: str, max_bytes: int) -> bytes:
+    @asynccontextmanager
+    async def _request(self, *, is_range: bool = False) -> AsyncIterator[None]:  # noqa: ARG002
         self.count(requests=1)
+        yield
+
+    async def get(self, key: str, max_bytes: int) -> bytes:
         body = await super().get(key, max_bytes)
         self.count(num_bytes=len(body))
         return body
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        self.count(requests=1)
         body = await super().get_range(key, start, end)
         self.count(num_bytes=len(body), data_bytes=len(body))
         return body
 
-    async def size(self, key: str) -> int:
-        self.count(requests=1)
-        return await super().size(key)
-
     def list(self, prefix: str, after: str = "") -> AsyncIterator[str]:
         self.count(requests=1)
         return super().list(prefix, after)
-
-    async def folders(self, prefix: str) -> tuple[str, ...]:
-        self.count(requests=1)
-        return await super().folders(prefix)
 
 
 def default_folder() -> Path | None:

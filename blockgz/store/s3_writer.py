@@ -25,34 +25,9 @@ from s3transfer.utils import ReadFileChunk
 
 from blockgz.elastic_pool import ElasticPool
 from blockgz.errors import AccessDenied, BlockgzError, ShuttingDown, StoreError, StoreUnavailable
+from blockgz.store import s3_client, writer
 from blockgz.store.address import CHECKSUMS, S3Address, S3Settings
 from blockgz.store.customer_key import load_customer_key
-from blockgz.store.s3_client import (
-    CONDITION_FAILED,
-    CONFLICT,
-    MISSING,
-    PAST_THE_END,
-    REQUEST_ATTEMPTS,
-    client_options,
-    error_code,
-    open_session,
-    retried,
-    role_fetcher,
-    s3_errors,
-    setup_errors,
-)
-from blockgz.store.writer import (
-    PART_BYTES,
-    PROBE_FOLDER,
-    Body,
-    ContentTag,
-    FileBody,
-    Leftover,
-    ListedObject,
-    ObjectHead,
-    StoredObject,
-    in_parts,
-)
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -96,7 +71,12 @@ class S3Store:
     """An archive under a prefix of a bucket."""
 
     def __init__(
-        self, address: S3Address, s3: S3Settings, *, attempts: int = REQUEST_ATTEMPTS, is_conditional: bool = True
+        self,
+        address: S3Address,
+        s3: S3Settings,
+        *,
+        attempts: int = s3_client.REQUEST_ATTEMPTS,
+        is_conditional: bool = True,
     ) -> None:
         """Open the store.
 
@@ -122,29 +102,29 @@ class S3Store:
     def url(self) -> str:
         return str(self._address)
 
-    def get(self, key: str) -> StoredObject | None:
-        with self._errors(key), _PassingOver(MISSING):
+    def get(self, key: str) -> writer.StoredObject | None:
+        with self._errors(key), _PassingOver(s3_client.MISSING):
             return self._read(key)
         return None
 
-    def head(self, key: str) -> ObjectHead | None:
-        with self._errors(key), _PassingOver(MISSING):
+    def head(self, key: str) -> writer.ObjectHead | None:
+        with self._errors(key), _PassingOver(s3_client.MISSING):
             answer = self._client.head_object(**self._content_of(key))
-            return ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
+            return writer.ObjectHead(answer["ContentLength"], answer.get("Metadata", {}).get(ATTEMPT))
         return None
 
     @_with_required_checksum
-    def put_if_absent(self, key: str, body: Body, attempt: str) -> bool:
+    def put_if_absent(self, key: str, body: writer.Body, attempt: str) -> bool:
         """See Store; bodies over one part go up in parallel parts that appear together."""
         where = self._content_of(key)
         settings = self._s3.of_objects
-        if isinstance(body, FileBody):  # a chunk's data
+        if isinstance(body, writer.FileBody):  # a chunk's data
             body.check_size()
             settings |= {} if self._s3.storage_class is None else {"StorageClass": self._s3.storage_class}
         if not self._is_conditional and self.head(key) is not None:
             return False
-        with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED):
-            if in_parts(body):
+        with self._errors(key), _contested(key), _PassingOver(s3_client.CONDITION_FAILED):
+            if writer.in_parts(body):
                 self._upload_parts(where, settings, body, attempt)
             else:
                 with _content(body) as content:
@@ -155,16 +135,16 @@ class S3Store:
         return False
 
     @_with_required_checksum
-    def compare_and_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
+    def compare_and_swap(self, key: str, body: bytes, expected: writer.ContentTag | None) -> writer.ContentTag | None:
         if not self._is_conditional:
             return self._compare_then_swap(key, body, expected)
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
-        with self._errors(key), _contested(key), _PassingOver(CONDITION_FAILED | MISSING):
+        with self._errors(key), _contested(key), _PassingOver(s3_client.CONDITION_FAILED | s3_client.MISSING):
             answer = self._client.put_object(**self._content_of(key), **self._s3.of_objects, Body=body, **condition)
-            return ContentTag(answer["ETag"])
+            return writer.ContentTag(answer["ETag"])
         return None
 
-    def _compare_then_swap(self, key: str, body: bytes, expected: ContentTag | None) -> ContentTag | None:
+    def _compare_then_swap(self, key: str, body: bytes, expected: writer.ContentTag | None) -> writer.ContentTag | None:
         """Swap without a condition; the body that is read back shows whether another writer was faster."""
         before = self.get(key)
         if (before.etag if before is not None else None) != expected:
@@ -183,21 +163,21 @@ class S3Store:
     def _if_absent(self) -> dict[str, Any]:
         return {"IfNoneMatch": "*"} if self._is_conditional else {}
 
-    def list(self, prefix: str) -> Iterator[ListedObject]:
+    def list(self, prefix: str) -> Iterator[writer.ListedObject]:
         for page in self._pages("list_objects_v2", prefix):
             for item in page.get("Contents", []):
                 key = item["Key"].removeprefix(self.prefix)
-                yield ListedObject(key, item["Size"], item["LastModified"].timestamp())
+                yield writer.ListedObject(key, item["Size"], item["LastModified"].timestamp())
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        with self._errors(key), _PassingOver(PAST_THE_END):
+        with self._errors(key), _PassingOver(s3_client.PAST_THE_END):
             return self._read(key, Range=f"bytes={start}-{end - 1}").body
         return b""
 
-    @retried((IncompleteReadError, ResponseStreamingError))
-    def _read(self, key: str, **more: Any) -> StoredObject:
+    @s3_client.retried((IncompleteReadError, ResponseStreamingError))
+    def _read(self, key: str, **more: Any) -> writer.StoredObject:
         answer = self._client.get_object(**self._content_of(key), **more)
-        return StoredObject(answer["Body"].read(), ContentTag(answer["ETag"]))
+        return writer.StoredObject(answer["Body"].read(), writer.ContentTag(answer["ETag"]))
 
     def folders(self, prefix: str) -> Iterator[str]:
         for page in self._pages("list_objects_v2", prefix, Delimiter="/"):
@@ -229,22 +209,22 @@ class S3Store:
         except ValueError:
             raise StoreError(f"{self.url} does not report its time", why=f"its answer is dated {date!r}") from None
 
-    def leftovers(self) -> Iterator[Leftover]:
+    def leftovers(self) -> Iterator[writer.Leftover]:
         """See ToolStore: objects of probes, and uploads that nobody completed, including those of other programs."""
         for found in self.list(".probe-"):
-            if PROBE_FOLDER.match(found.key):
-                yield Leftover("probe object", found.key, found.size, found.modified, "")
+            if writer.PROBE_FOLDER.match(found.key):
+                yield writer.Leftover("probe object", found.key, found.size, found.modified, "")
         for page in self._pages("list_multipart_uploads", ""):
             for upload in page.get("Uploads", []):
                 key = upload["Key"].removeprefix(self.prefix)
                 begun = upload["Initiated"].timestamp()
-                yield Leftover("unfinished upload", key, None, begun, upload["UploadId"])
+                yield writer.Leftover("unfinished upload", key, None, begun, upload["UploadId"])
 
-    def discard(self, leftover: Leftover) -> None:
+    def discard(self, leftover: writer.Leftover) -> None:
         if not leftover.token:
             self.delete(leftover.key)
             return
-        with self._errors(leftover.key), _PassingOver(MISSING | {NO_UPLOAD}):
+        with self._errors(leftover.key), _PassingOver(s3_client.MISSING | {NO_UPLOAD}):
             self._client.abort_multipart_upload(**self._where(leftover.key), UploadId=leftover.token)
 
     def restoring(self, key: str, sha256: str) -> str | None:
@@ -272,7 +252,9 @@ class S3Store:
             for rule in rules
         )
 
-    def _upload_parts(self, where: dict[str, Any], settings: dict[str, Any], body: FileBody, attempt: str) -> None:
+    def _upload_parts(
+        self, where: dict[str, Any], settings: dict[str, Any], body: writer.FileBody, attempt: str
+    ) -> None:
         self._check_not_abandoned()
         upload = self._client.create_multipart_upload(**where, **settings, Metadata={ATTEMPT: attempt})["UploadId"]
         parts: list[Future[CompletedPartTypeDef]] = []
@@ -280,7 +262,7 @@ class S3Store:
             _check_file(body)
             parts += [
                 self._parts.submit(self._upload_part, where, upload, body.path, number)
-                for number in range(1, -(-body.size // PART_BYTES) + 1)
+                for number in range(1, -(-body.size // writer.PART_BYTES) + 1)
             ]
             uploaded = [part.result() for part in parts]
             self._check_not_abandoned()
@@ -301,7 +283,7 @@ class S3Store:
 
     def _upload_part(self, where: dict[str, Any], upload: str, path: Path, number: int) -> "CompletedPartTypeDef":
         self._check_not_abandoned()
-        part: Any = ReadFileChunk.from_filename(str(path), (number - 1) * PART_BYTES, PART_BYTES)
+        part: Any = ReadFileChunk.from_filename(str(path), (number - 1) * writer.PART_BYTES, writer.PART_BYTES)
         with part:
             answer = self._client.upload_part(
                 **where, **self._s3.of_content, UploadId=upload, PartNumber=number, Body=part
@@ -347,7 +329,7 @@ class S3Store:
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
         try:
-            with s3_errors(self._address, key, PERMISSIONS):
+            with s3_client.s3_errors(self._address, key, PERMISSIONS):
                 yield
         except AccessDenied:
             self._is_refused = True
@@ -356,16 +338,16 @@ class S3Store:
 
 def _client(s3: S3Settings, attempts: int) -> "S3Client":
     """Raise as `setup_errors` does; takes about a second."""
-    config = Config(**client_options(s3, connections=MAX_CONNECTIONS, attempts=attempts))
-    with setup_errors(s3):
-        session = open_session(Session, s3, _assumed)
+    config = Config(**s3_client.client_options(s3, connections=MAX_CONNECTIONS, attempts=attempts))
+    with s3_client.setup_errors(s3):
+        session = s3_client.open_session(Session, s3, _assumed)
         return boto3.session.Session(botocore_session=session).client(
             "s3", endpoint_url=s3.endpoint_url, region_name=s3.region, config=config
         )
 
 
 def _assumed(s3: S3Settings) -> DeferredRefreshableCredentials:
-    return DeferredRefreshableCredentials(role_fetcher(s3), "assume-role")
+    return DeferredRefreshableCredentials(s3_client.role_fetcher(s3), "assume-role")
 
 
 class _PassingOver:
@@ -377,7 +359,7 @@ class _PassingOver:
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> bool:
-        return isinstance(error, ClientError) and error_code(error) in self._codes
+        return isinstance(error, ClientError) and s3_client.error_code(error) in self._codes
 
 
 @contextmanager
@@ -386,13 +368,13 @@ def _contested(key: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        if error_code(error) in CONFLICT | {NO_UPLOAD}:
+        if s3_client.error_code(error) in s3_client.CONFLICT | {NO_UPLOAD}:
             raise StoreUnavailable(f"{key} was being written by another request", why=str(error)) from error
         raise
 
 
 @contextmanager
-def _content(body: Body) -> Iterator[bytes | BinaryIO]:
+def _content(body: writer.Body) -> Iterator[bytes | BinaryIO]:
     """Yield the content to send: the bytes given, those of a small file, or a file to read from."""
     if isinstance(body, bytes):
         yield body
@@ -409,7 +391,7 @@ def _content(body: Body) -> Iterator[bytes | BinaryIO]:
             yield file
 
 
-def _check_file(body: FileBody) -> None:
+def _check_file(body: writer.FileBody) -> None:
     with body.reading(), body.path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     body.check_content(found)

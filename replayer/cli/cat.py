@@ -158,7 +158,11 @@ async def print_records(
 def say_why_nothing(chosen: Sequence[Selection], record_filter: RecordFilter) -> None:
     """Say on stderr why no record was found: no offsets were chosen, or they are a gap, pruned, erased or markers."""
     if all(each.offsets.start == each.offsets.end for each in chosen):
-        click.echo(f"no records: {_extent(chosen)}", err=True)
+        held = [
+            f"{each.partition} holds offsets [{each.partition.start_offset}..{each.partition.next_offset})"
+            for each in chosen
+        ]
+        click.echo(f"no records: {', '.join(held[:3] + ['...'] * (len(held) > 3))}", err=True)
     elif record_filter.passes_all:
         for each in chosen:
             start, end = each.offsets.start, each.offsets.end
@@ -167,11 +171,3 @@ def say_why_nothing(chosen: Sequence[Selection], record_filter: RecordFilter) ->
                     f"no records at {each.partition} [{start}..{end}): replayer get {each.partition}:{start} says why"
                 )
                 click.echo(said, err=True)
-
-
-def _extent(chosen: Sequence[Selection]) -> str:
-    held = [
-        f"{each.partition} holds offsets [{each.partition.start_offset}..{each.partition.next_offset})"
-        for each in chosen
-    ]
-    return ", ".join(held[:3] + ["..."] * (len(held) > 3))

@@ -11,14 +11,7 @@ from blockgz.process import run_async
 from blockgz.program.main import closing, print_failure
 from blockgz.program.terminal import print_rows, print_table, range_text
 from blockgz.store.reader import DiskCache
-from replayer.cli.options.options import (
-    archive_options,
-    cache_option,
-    format_option,
-    open_archive,
-    time_printer,
-    times_option,
-)
+from replayer.cli.options import options as common
 from replayer.coverage import Axis, PartitionCoverage, axis_of, coverage_document, html, partition_coverage, sliced, svg
 
 # For a terminal, from no record to the most.
@@ -40,10 +33,10 @@ PICTURE_SLICES = 180
     ),
 )
 @click.argument("topics", metavar="[TOPIC[:P[,P-P]]...]", nargs=-1)
-@format_option("svg", "html")
-@times_option
-@cache_option
-@archive_options
+@common.format_option("svg", "html")
+@common.times_option
+@common.cache_option
+@common.archive_options
 def command(topics: tuple[str, ...], form: str, as_times: str, cache: DiskCache | None, archive: ArchivePlace) -> int:
     """Show what is archived of each partition over time, and where the gaps are.
 
@@ -62,7 +55,7 @@ def command(topics: tuple[str, ...], form: str, as_times: str, cache: DiskCache 
             document = coverage_document(rows, axis)
             print_rows(form, {"archive": str(archive.address), **document}, document["partitions"])
             if form == "table":
-                _print_table(rows, axis, time_printer(as_times))
+                _print_table(rows, axis, common.time_printer(as_times))
     errors = [error for row in rows for error in row.errors]
     for error in errors:
         print_failure(error)
@@ -70,7 +63,7 @@ def command(topics: tuple[str, ...], form: str, as_times: str, cache: DiskCache 
 
 
 async def _coverage(options: ArchivePlace, topics: Sequence[str], cache: DiskCache | None) -> list[PartitionCoverage]:
-    async with open_archive(options, cache) as archive:
+    async with common.open_archive(options, cache) as archive:
         wanted = [parse_topic(topic) for topic in topics or await archive.topics()]
         opened = [
             (topic.topic, each) for topic in wanted for each in await archive.open_topic(topic.topic, topic.partitions)

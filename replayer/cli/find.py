@@ -24,15 +24,7 @@ from blockgz.program.terminal import print_rows, print_table
 from blockgz.store.reader import DiskCache
 from blockgz.units import wall_clock
 from replayer.cli.cat import NOTHING_FOUND, print_records
-from replayer.cli.options.options import (
-    archive_options,
-    cache_option,
-    format_option,
-    limit_option,
-    open_archive,
-    time_printer,
-    times_option,
-)
+from replayer.cli.options import options as common
 from replayer.cli.options.selection_options import damage_option, print_skipped, selection_options
 
 Row = dict[str, Any]
@@ -58,12 +50,12 @@ Form = tuple[str, Callable[[int], str]]
     help="Find the offsets for this time; may be repeated.",
 )
 @selection_options
-@limit_option
-@format_option()
-@times_option
+@common.limit_option
+@common.format_option()
+@common.times_option
 @damage_option
-@cache_option
-@archive_options
+@common.cache_option
+@common.archive_options
 def command(
     topic: str,
     times: tuple[str, ...],
@@ -89,19 +81,21 @@ def command(
         raise click.UsageError("of the selection options, only --partitions can be combined with --time")
     if times:
         instants = [parse_time(text, wall_clock(), option_zone()) for text in times]
-        asked_form = (form, time_printer(as_times))
+        asked_form = (form, common.time_printer(as_times))
         return run_async(_find_times(archive, cache, wanted.narrow(selection.partitions), instants, asked_form))
     if selection.filter.passes_all:
         raise UsageError(
             "there is nothing to find", why="neither a time nor a condition is given", remedy="add --time or --key"
         )
-    return _find_records(archive, wanted, selection, limit, (form, time_printer(as_times)), DamagePolicies(on_damage))
+    return _find_records(
+        archive, wanted, selection, limit, (form, common.time_printer(as_times)), DamagePolicies(on_damage)
+    )
 
 
 async def _find_times(
     options: ArchivePlace, cache: DiskCache | None, topic: TopicPartitions, times: Sequence[AtTime], form: Form
 ) -> int:
-    async with open_archive(options, cache) as archive:
+    async with common.open_archive(options, cache) as archive:
         partitions = await archive.open_topic(topic.topic, topic.partitions)
         offsets = [
             each

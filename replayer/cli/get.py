@@ -22,16 +22,7 @@ from blockgz.store.reader import CountingReader, DiskCache
 from blockgz.units import bytes_text, wall_clock
 from index_format.keys import parse_topic_folder
 from index_format.records import TIMESTAMP_TYPES, Record, record_at
-from replayer.cli.options.options import (
-    Printing,
-    archive_options,
-    cache_option,
-    interval_option,
-    open_counted_archive,
-    printing_options,
-    time_printer,
-    times_option,
-)
+from replayer.cli.options import options as common
 
 # Records that are looked up at once, and held in memory at once.
 TOGETHER = 500
@@ -78,18 +69,18 @@ class Stats(NamedTuple):
 @click.argument("places", metavar="TOPIC:PARTITION:POSITION...", nargs=-1, required=True)
 @click.option("--stats", is_flag=True, help="Show the cost of the look-up: requests and bytes.")
 @click.option("-F", "--follow", is_flag=True, help="Wait until the records are archived.")
-@interval_option
-@printing_options
-@cache_option
-@times_option
+@common.interval_option
+@common.printing_options
+@common.cache_option
+@common.times_option
 @zone_option
-@archive_options
+@common.archive_options
 def command(
     places: tuple[str, ...],
     stats: bool,
     follow: bool,
     interval: float,
-    printing: Printing,
+    printing: common.Printing,
     cache: DiskCache | None,
     as_times: str,
     archive: ArchivePlace,
@@ -103,7 +94,7 @@ def command(
     """
     now = wall_clock()
     wanted = [parse_query(text, now, option_zone()) for text in _texts(places)]
-    fetching = _Lookups(wanted, stats, interval if follow else None, printing, cache, time_printer(as_times))
+    fetching = _Lookups(wanted, stats, interval if follow else None, printing, cache, common.time_printer(as_times))
     try:
         return run_async(fetching.run(archive))
     except KeyboardInterrupt:
@@ -124,7 +115,7 @@ class _Lookups(NamedTuple):
     queries: Sequence[RecordQuery]
     with_stats: bool
     interval: float | None
-    printing: Printing
+    printing: common.Printing
     cache: DiskCache | None
     time: Callable[[int], str]
 
@@ -132,7 +123,7 @@ class _Lookups(NamedTuple):
         codes: list[int] = []
         async with AsyncExitStack() as stack:
             stack.enter_context(ended_soon_after_signals(ENDED_BY))
-            archive, counting = await stack.enter_async_context(open_counted_archive(options, self.cache))
+            archive, counting = await stack.enter_async_context(common.open_counted_archive(options, self.cache))
             # In groups, because all outcomes of a group are held in memory.
             for first in range(0, len(self.queries), TOGETHER):
                 queries = self.queries[first : first + TOGETHER]

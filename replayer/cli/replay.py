@@ -23,19 +23,8 @@ from blockgz.archive.cuts import cut_lines, refuse_doubtful
 from blockgz.archive.partition import ArchivedPartition, LostRange
 from blockgz.archive.positions import OffsetRange, Rule
 from blockgz.process import loop_signals, run_async, share_heaps
+from blockgz.program import options as shared
 from blockgz.program.main import closing, confirm, ended_code, noting_what_is_left, print_failure
-from blockgz.program.options import (
-    DURATION,
-    Argument,
-    LocalPath,
-    Option,
-    OptionSet,
-    choice_option,
-    dry_run_option,
-    kafka_options,
-    spark_needed,
-    yes_option,
-)
 from blockgz.program.progress import RecordProgress, record_progress
 from blockgz.program.terminal import print_each, print_table, range_text
 from blockgz.store.writer import Store
@@ -95,17 +84,17 @@ class ReplayOptions(NamedTuple):
         return self._replace(request=replace(self.request, selection=self.request.selection.ruled(rule)))
 
 
-def _option(name: str, given: CommandOption, default: object) -> Option:
+def _option(name: str, given: CommandOption, default: object) -> shared.Option:
     if default is False:
-        return Option(given.name, name, is_flag=True, **given.attributes)
+        return shared.Option(given.name, name, is_flag=True, **given.attributes)
     if given.choices:
-        return choice_option(given.name, name, choices=given.choices, **given.attributes)
-    file = LocalPath(exists=True, dir_okay=False, path_type=Path)
-    types = {"text": None, "file": file, "duration": DURATION}
-    return Option(given.name, name, parse=given.parse, type=types[given.kind], **given.attributes)
+        return shared.choice_option(given.name, name, choices=given.choices, **given.attributes)
+    file = shared.LocalPath(exists=True, dir_okay=False, path_type=Path)
+    types = {"text": None, "file": file, "duration": shared.DURATION}
+    return shared.Option(given.name, name, parse=given.parse, type=types[given.kind], **given.attributes)
 
 
-def _options() -> dict[str, Option]:
+def _options() -> dict[str, shared.Option]:
     """Map each field of a request that a command sets to its option, in the order of the help."""
     hints = get_type_hints(ReplayRequest, include_extras=True)
     found = {}
@@ -146,11 +135,11 @@ _BY_FIELD = _options()
 # Fields about changes to records, and about the target topic.
 TARGET_FIELDS = tuple(_BY_FIELD)[: tuple(_BY_FIELD).index("undo_retention") + 1]
 
-replay_options = OptionSet(
+replay_options = shared.OptionSet(
     "options",
     _make_options,
-    Argument("topic", metavar="TOPIC[:P[,P-P]]", parse=parse_topic),
-    Option(
+    shared.Argument("topic", metavar="TOPIC[:P[,P-P]]", parse=parse_topic),
+    shared.Option(
         "--to-topic",
         metavar="TOPIC",
         help="Target topic; {topic} stands for the archived topic's name. Transforms that route by name "
@@ -160,12 +149,14 @@ replay_options = OptionSet(
     *(option for name, option in _BY_FIELD.items() if name in TARGET_FIELDS),
     damage_option,
     *(option for name, option in _BY_FIELD.items() if name not in TARGET_FIELDS),
-    dry_run_option,
-    yes_option,
+    shared.dry_run_option,
+    shared.yes_option,
     jobs_option,
-    Option("--rate", metavar="N/s", help="Maximum rate: records (5000/s), or bytes of keys and values (20MB/s)."),
-    Option("--speed", metavar="Nx", help="Follow the timestamps: 1x in real time, 10x ten times as fast."),
-    Option(
+    shared.Option(
+        "--rate", metavar="N/s", help="Maximum rate: records (5000/s), or bytes of keys and values (20MB/s)."
+    ),
+    shared.Option("--speed", metavar="Nx", help="Follow the timestamps: 1x in real time, 10x ten times as fast."),
+    shared.Option(
         "--control",
         is_flag=True,
         help="Report progress to the job's folder, and take commands from it: see replayer jobs.",
@@ -572,7 +563,7 @@ def _failure_of(error: Exception) -> JobFailure:
 @replay_options
 @spark_switch(without=("jobs", "patience", "rate", "speed", "control"), why="only a single process can keep to it")
 @json_option
-@kafka_options(required=True)
+@shared.kafka_options(required=True)
 @archive_options
 def command(
     options: ReplayOptions, spark: SparkOptions | None, as_json: bool, kafka: dict[str, str], archive: ArchivePlace
@@ -631,7 +622,7 @@ async def replay_on_spark(
     options: ReplayOptions, spark: SparkOptions, as_json: bool, properties: dict[str, str], address: ArchivePlace
 ) -> int:
     """Plan the replay, ask, and run it with one Spark task per source partition; return the exit code."""
-    with spark_needed("replayer replay --spark"):
+    with shared.spark_needed("replayer replay --spark"):
         from replayer.spark.replay import planned_lanes  # noqa: PLC0415
     async with (
         open_archive(address) as archive,

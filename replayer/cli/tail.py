@@ -18,14 +18,7 @@ from blockgz.errors import StoreUnavailable
 from blockgz.process import ended_soon_after_signals, run_async
 from blockgz.program.main import ENDED_BY, INTERRUPTED, announce_retry, closing
 from blockgz.store.reader import DiskCache
-from replayer.cli.options.options import (
-    Printing,
-    archive_options,
-    cache_option,
-    interval_option,
-    open_archive,
-    printing_options,
-)
+from replayer.cli.options import options as common
 from replayer.cli.options.selection_options import selection_options
 
 
@@ -48,18 +41,18 @@ from replayer.cli.options.selection_options import selection_options
     help="Number of records per partition.",
 )
 @click.option("-F", "--follow", is_flag=True, help="Keep printing new records as they are archived.")
-@interval_option
+@common.interval_option
 @selection_options
-@printing_options
-@cache_option
-@archive_options
+@common.printing_options
+@common.cache_option
+@common.archive_options
 def command(
     topic: str,
     lines: int,
     follow: bool,
     interval: float,
     selection: SelectionRequest,
-    printing: Printing,
+    printing: common.Printing,
     cache: DiskCache | None,
     archive: ArchivePlace,
 ) -> int:
@@ -88,7 +81,7 @@ class _RecordTail(NamedTuple):
     async def run(self, options: ArchivePlace, cache: DiskCache | None, lines: int, interval: float | None) -> None:
         async with AsyncExitStack() as stack:
             stack.enter_context(ended_soon_after_signals(ENDED_BY))
-            archive = await stack.enter_async_context(open_archive(options, cache))
+            archive = await stack.enter_async_context(common.open_archive(options, cache))
             selections = await self.selection.select(archive, self.topic)
             for each in selections:
                 for batch in await last_records(each, self.selection.filter, lines):

@@ -18,17 +18,7 @@ from blockgz.program.options import Option, kafka_options, spark_needed
 from blockgz.program.progress import PLAIN_SECONDS
 from blockgz.program.terminal import unescaped
 from blockgz.units import bytes_text
-from replayer.cli.options.options import (
-    SparkOptions,
-    archive_options,
-    dry_run_option,
-    jobs_option,
-    json_option,
-    open_archive,
-    spark_switch,
-    stage_progress,
-    task_bytes_option,
-)
+from replayer.cli.options import options as common
 from replayer.cli.options.selection_options import range_options
 from replayer.cli.options.verify_options import choice_options, earlier_options, expect_option, report_options
 from replayer.cli.report import conclude, naming_what_is_left
@@ -62,21 +52,21 @@ from replayer.verify.verifying import VerifyWork, verify_archive
 @click.option("--partitions", metavar="P,P-P", help="With --against-topic: only these partitions.")
 @expect_option
 @click.option("--job", metavar="NAME", help="Prove what a replay wrote, using its job folder.")
-@jobs_option
+@common.jobs_option
 @choice_options
 @earlier_options
 @range_options
 @report_options
-@spark_switch(
+@common.spark_switch(
     Option("--digests", is_flag=True, help="With --spark --records: digests of all partitions, a task for each."),
-    task_bytes_option,
-    dry_run_option,
+    common.task_bytes_option,
+    common.dry_run_option,
     without=("against_topic", "partitions", "job", "jobs", "start", "end", "at", "at_rule"),
     why="a Spark job checks an archive by itself",
 )
-@json_option
+@common.json_option
 @kafka_options()
-@archive_options
+@common.archive_options
 def command(
     topics: tuple[str, ...],
     deep: bool,
@@ -90,7 +80,7 @@ def command(
     earlier: StoredReport | None,
     positions: Positions,
     report_to: ReportFiles,
-    spark: SparkOptions | None,
+    spark: common.SparkOptions | None,
     as_json: bool,
     kafka: dict[str, str],
     archive: ArchivePlace,
@@ -153,7 +143,7 @@ def _verify_on_spark(
     choice: ChunkChoice,
     earlier: StoredReport | None,
     expected: Sequence[str],
-    spark: SparkOptions,
+    spark: common.SparkOptions,
     *,
     as_json: bool,
 ) -> ArchiveReport:
@@ -176,7 +166,7 @@ def _verify_on_spark(
     click.echo(f"checks {text}", err=True)
     with (
         session("replayer verify", spark.master, spark.settings, quiet=not debug.get()) as running,
-        stage_progress("verify", running.sparkContext.statusTracker(), as_json=as_json),
+        common.stage_progress("verify", running.sparkContext.statusTracker(), as_json=as_json),
     ):
         return verify(running, plan, place, depth)
 
@@ -199,7 +189,7 @@ async def _verify(
     earlier: StoredReport | None,
     expected: Sequence[str],
 ) -> ArchiveReport:
-    async with open_archive(options) as archive:
+    async with common.open_archive(options) as archive:
         return await verify_archive(
             archive, wanted, depth, choice=choice, earlier=earlier, expected=expected, watched=_watched
         )

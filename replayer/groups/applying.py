@@ -96,7 +96,15 @@ class GroupChanges:
         deleted, left = [], {}
         for name in names:
             first, seen = _history(name, changes)
-            _refuse_moved(name, topic, groups.positions(name, topic, first), seen)
+            now = groups.positions(name, topic, first)
+            for number, offsets in seen.items():
+                offset = now[number].offset if number in now else None
+                if offset not in offsets:
+                    raise ReplayRefused(
+                        f"group {name} has moved in {topic}:{number} since its position was set",
+                        why=f"it stands at {offset} now",
+                        remedy="set its positions by hand with kafka-consumer-groups, or leave it",
+                    )
             new = sorted(number for number, before in first.items() if before is None)
             if new and not groups.has_others(name, topic, new):
                 deleted.append(name)
@@ -168,17 +176,6 @@ def _history(name: str, changes: Iterable[_Change]) -> tuple[dict[int, GroupOffs
             first.setdefault(number, before)
             seen.setdefault(number, set()).update((before and before.offset, after.offset))
     return first, seen
-
-
-def _refuse_moved(name: str, topic: str, now: Positions, seen: Mapping[int, set[int | None]]) -> None:
-    for number, offsets in seen.items():
-        offset = now[number].offset if number in now else None
-        if offset not in offsets:
-            raise ReplayRefused(
-                f"group {name} has moved in {topic}:{number} since its position was set",
-                why=f"it stands at {offset} now",
-                remedy="set its positions by hand with kafka-consumer-groups, or leave it",
-            )
 
 
 def _read_back(groups: KafkaGroups, name: str, topic: str, wanted: Mapping[int, GroupOffset]) -> None:

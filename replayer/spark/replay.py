@@ -164,21 +164,17 @@ async def run_rounds(replay: Replay, spark: SparkSession, progress: Callable[[in
         now = {**now, **await asyncio.to_thread(store.read)}
         progress(written(now) - written(shown))
         in_vain = in_vain + 1 if now == reached else 0
-        _raise_failure(outcomes[-len(tasks) :], last=in_vain >= ROUNDS_IN_VAIN)
+        # Raise what another round would meet again, and in the last round any failure.
+        for outcome in outcomes[-len(tasks) :]:
+            may_pass = isinstance(outcome.failure, CommitLost | BrokerUnreachable | StoreUnavailable)
+            if outcome.failure is not None and (in_vain >= ROUNDS_IN_VAIN or not may_pass):
+                raise outcome.failure
     return LanesResult(replay.before, now, outcomes)
 
 
 def _collected(spark: SparkSession, tasks: list[SourceTask]) -> list[LaneOutcome]:
     with spark_errors():
         return spark.sparkContext.parallelize(tasks, len(tasks)).map(run_lane).collect()
-
-
-def _raise_failure(outcomes: Sequence[LaneOutcome], *, last: bool) -> None:
-    """Raise the first failure that another round would meet again, and in the last round any."""
-    for outcome in outcomes:
-        may_pass = isinstance(outcome.failure, CommitLost | BrokerUnreachable | StoreUnavailable)
-        if outcome.failure is not None and (last or not may_pass):
-            raise outcome.failure
 
 
 def run_lane(task: SourceTask) -> LaneOutcome:

@@ -24,19 +24,12 @@ HEADER_BYTES = 5
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
-class Reference(NamedTuple):
-    """Another schema that a schema uses, under a name."""
-
-    name: str
-    subject: str
-    version: int
-
-
 class Schema(NamedTuple):
     """A schema as the registry has it: JSON of Avro, or a file descriptor of protobuf in base64."""
 
     text: str
-    references: tuple[Reference, ...] = ()
+    references: tuple[tuple[str, str, int], ...] = ()
+    """Other schemas that it uses: the name there, the subject and the version."""
 
 
 def schema_id(content: bytes) -> int:
@@ -108,7 +101,8 @@ class SchemaRegistry:
                 f"{what} of the schema registry is {answer.get('schemaType', 'AVRO')}", why=f"values are read as {kind}"
             )
         try:
-            references = tuple(Reference(*map(each.get, Reference._fields)) for each in answer.get("references") or ())
+            used = answer.get("references") or ()
+            references = tuple((each.get("name"), each.get("subject"), each.get("version")) for each in used)
             return Schema(answer["schema"], references)
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreUnavailable(

@@ -335,7 +335,7 @@ def test_a_buffer_on_another_file_system_is_copied(tmp_path: Path) -> None:
 
 def test_every_new_folder_is_made_durable_in_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(local, "sync_folder", synced.append)
+    monkeypatch.setattr(local.atomic_file, "sync_folder", synced.append)
     root = tmp_path / "new" / "archive"
     store = LocalStore(root)
     store.put_if_absent("topic=a/partition=00000/x", b"1", "attempt")
@@ -353,7 +353,7 @@ def broken_disk(_: Path) -> NoReturn:
 @pytest.mark.parametrize("seam", ["sync_file", "sync_folder"])
 def test_a_failed_fsync_ends_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str) -> None:
     store = LocalStore(tmp_path)
-    monkeypatch.setattr(local, seam, broken_disk)
+    monkeypatch.setattr(local.atomic_file, seam, broken_disk)
     for write in (
         lambda: store.put_if_absent("x", b"1", "attempt"),
         lambda: store.compare_and_swap("marker", b"1", None),
@@ -369,7 +369,7 @@ def test_a_file_whose_fsync_failed_is_copied_when_it_is_offered_again(
 ) -> None:
     body, store = file_body(tmp_path / "body", b"content"), LocalStore(tmp_path / "archive")
     with monkeypatch.context() as broken:
-        broken.setattr(local, "sync_file", broken_disk)
+        broken.setattr(local.atomic_file, "sync_file", broken_disk)
         with pytest.raises(errors.SyncFailed):
             store.put_if_absent("x", body, "attempt")
     assert store.put_if_absent("x", body, "attempt") and body_of(store, "x") == b"content"
@@ -381,10 +381,10 @@ def test_a_file_whose_fsync_failed_is_copied_when_it_is_offered_again(
 def test_a_folder_whose_fsync_failed_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, synced = LocalStore(tmp_path), list[Path]()
     with monkeypatch.context() as broken:
-        broken.setattr(local, "sync_folder", broken_disk)
+        broken.setattr(local.atomic_file, "sync_folder", broken_disk)
         with pytest.raises(errors.SyncFailed):
             store.put_if_absent("a/x", b"1", "attempt")
-    monkeypatch.setattr(local, "sync_folder", synced.append)
+    monkeypatch.setattr(local.atomic_file, "sync_folder", synced.append)
     store.put_if_absent("a/x", b"1", "attempt")
     assert synced == [tmp_path, tmp_path / "a"]
 

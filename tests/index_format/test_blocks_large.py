@@ -49,7 +49,7 @@ def everything_is_large() -> Iterator[None]:
         patched.setattr(blocks, "FED_BYTES", 16)
         patched.setattr(line_formats, "STEP_BYTES", 16)
         patched.setattr(line_formats, "LARGE_LINE_BYTES", 0)
-        patched.setattr(line_formats, "LARGE_CONTENT_BYTES", 0)
+        patched.setattr(line_formats.records, "LARGE_CONTENT_BYTES", 0)
         yield
 
 

@@ -12,17 +12,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from archiver.ingest.chunk_builder import MAX_KEY_FILTERS, BufferFile
-from blockgz.encryption.keyring import (
-    ChunkSeal,
-    Keyring,
-    Opener,
-    Sealing,
-    joined_keys,
-    keyring_of,
-    opener_of,
-    plain,
-    required,
-)
+from blockgz.encryption import keyring as keyrings
 from blockgz.errors import CorruptBlock
 from blockgz.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock
@@ -200,7 +190,7 @@ class ChunkData(NamedTuple):
     """A way to read the data of one chunk, and to decrypt its blocks."""
 
     read: ReadRange
-    opened: Opener
+    opened: keyrings.Opener
 
 
 # Return the data of an index's chunk.
@@ -217,7 +207,7 @@ class RangeStore(Protocol):
     def get_range(self, key: str, start: int, end: int) -> bytes: ...
 
 
-def data_in(store: RangeStore, keys: PartitionKeys, keyring: Keyring | None = None) -> DataOf:
+def data_in(store: RangeStore, keys: PartitionKeys, keyring: keyrings.Keyring | None = None) -> DataOf:
     """Return a function that opens the data of a partition's chunks.
 
     It raises MalformedObject for a name that is not derived, KeyMissing for an encrypted chunk without its key.
@@ -226,12 +216,12 @@ def data_in(store: RangeStore, keys: PartitionKeys, keyring: Keyring | None = No
     def data_of(index: ChunkIndex) -> ChunkData:
         suffix = data_suffix(index.record_format, index.codec, encrypted=bool(index.encryption))
         key = keys.chunks + keys.check_name(index.data.name, index.start_offset, suffix)
-        return ChunkData(partial(store.get_range, key), opener_of(index, key, keyring))
+        return ChunkData(partial(store.get_range, key), keyrings.opener_of(index, key, keyring))
 
     return data_of
 
 
-def data_of_body(body: Body, opened: Opener = plain) -> ChunkData:
+def data_of_body(body: Body, opened: keyrings.Opener = keyrings.plain) -> ChunkData:
     """Return the data of a chunk that is not stored yet."""
     if not isinstance(body, FileBody):
         return ChunkData(lambda start, end: body[start:end], opened)
@@ -289,7 +279,7 @@ def whole_data(data: ChunkData, index: ChunkIndex) -> Iterator[Block]:
 class BlockWriter:
     """A writer of the data of one chunk into a local file, which the caller discards."""
 
-    def __init__(self, buffer: BufferFile, seal: ChunkSeal | None = None) -> None:
+    def __init__(self, buffer: BufferFile, seal: keyrings.ChunkSeal | None = None) -> None:
         """`seal` encrypts the blocks."""
         self._buffer = buffer
         self.seal = seal
@@ -330,7 +320,7 @@ class BlockWriter:
 class RewriteKeys:
     """The keys of a rewrite; without any, only plain chunks are rewritten."""
 
-    keyring: Keyring | None = None
+    keyring: keyrings.Keyring | None = None
     """Keys that decrypt old chunks; the newest of them encrypts new ones."""
     encrypts_all: bool = False
     """True if new chunks that replace plain ones are encrypted too."""
@@ -341,13 +331,13 @@ class RewriteKeys:
 
         The keys of `encrypt` are the newer ones, and encrypt everything that is stored again.
         """
-        return cls(keyring_of(joined_keys(keyring, encrypt)), encrypts_all=encrypt is not None)
+        return cls(keyrings.keyring_of(keyrings.joined_keys(keyring, encrypt)), encrypts_all=encrypt is not None)
 
     def opens(self, index: ChunkIndex) -> bool:
         """Return whether a chunk is plain, or its key was given, by the key's id."""
         return not index.encryption or (self.keyring is not None and self.keyring.has(index.encryption.key))
 
-    def seal(self, old: OldChunk) -> ChunkSeal | None:
+    def seal(self, old: OldChunk) -> keyrings.ChunkSeal | None:
         """Return the seal of a chunk that replaces `old` and chunks behind it; None if it is to be plain."""
         if not old.index.encryption and not self.encrypts_all:
             return None
@@ -361,9 +351,9 @@ class RewriteKeys:
             return data_of_body(new.body)
         return data_of_body(new.body, self._sealing(old.index).opener(new.start_offset, new.index.encryption))
 
-    def _sealing(self, index: ChunkIndex) -> Sealing:
-        keyring = required(self.keyring, f"{index.topic}:{index.partition}")
-        return Sealing(keyring, index.archive_id, index.topic, index.partition)
+    def _sealing(self, index: ChunkIndex) -> keyrings.Sealing:
+        keyring = keyrings.required(self.keyring, f"{index.topic}:{index.partition}")
+        return keyrings.Sealing(keyring, index.archive_id, index.topic, index.partition)
 
 
 NO_KEYS = RewriteKeys()

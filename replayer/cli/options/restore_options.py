@@ -11,19 +11,7 @@ import msgspec
 
 from blockgz.archive.positions import Rule, parse_time
 from blockgz.archive.selection import STOPS
-from blockgz.program.options import (
-    DURATION,
-    Argument,
-    LocalPath,
-    Option,
-    OptionSet,
-    Parsed,
-    TimeOption,
-    dry_run_option,
-    option_zone,
-    sign_key_option,
-    yes_option,
-)
+from blockgz.program import options
 from blockgz.topic_patterns import matcher
 from blockgz.units import wall_clock
 from replayer.cli.options.options import Rules, approximate_option, group_map_option, jobs_option, renaming_option
@@ -139,10 +127,10 @@ def _groups(globs: tuple[str, ...], no_groups: bool, rename: Rules, approximate:
     return None if no_groups else RestoreGroups(globs, rename, approximate)
 
 
-groups_options = OptionSet(
+groups_options = options.OptionSet(
     "groups",
     _groups,
-    Option(
+    options.Option(
         "--groups",
         "globs",
         multiple=True,
@@ -150,7 +138,7 @@ groups_options = OptionSet(
         metavar="GLOB",
         help="Only consumer groups whose name matches; may be repeated.  [default: all]",
     ),
-    Option("--no-groups", is_flag=True, help="Leave consumer groups alone."),
+    options.Option("--no-groups", is_flag=True, help="Leave consumer groups alone."),
     group_map_option,
     approximate_option,
 )
@@ -163,17 +151,17 @@ def _json_only(paths: tuple[Path, ...]) -> tuple[Path, ...]:
     return paths
 
 
-report_options = OptionSet(
+report_options = options.OptionSet(
     "report_to",
     ReportFiles,
     report_option("Also write what was restored to a .json file; may be repeated.", _json_only),
-    sign_key_option,
+    options.sign_key_option,
 )
 
 
 def time_of(text: str) -> int:
     """Parse a time as `--at` takes it; return ms."""
-    return parse_time(text, wall_clock(), option_zone()).timestamp
+    return parse_time(text, wall_clock(), options.option_zone()).timestamp
 
 
 def _doing(follow: bool, status: bool, switch_over: bool, name: str | None, is_planned: bool, resume: bool) -> Doing:
@@ -260,42 +248,44 @@ def _restore(
     return RestoreOptions(doing, asked, given.keys(), wanted, **rest)
 
 
-factor_option = Option(
+factor_option = options.Option(
     "--replication-factor",
     type=click.IntRange(1, 32767),
     metavar="N",
     help="Replicas of the topics. The default is the cluster's.",
 )
-running_options = OptionSet(
+running_options = options.OptionSet(
     "running",
     _running,
     jobs_option,
-    Option(
+    options.Option(
         "--workers",
         type=click.IntRange(1, 64),
         envvar="BLOCKGZ_RESTORE_WORKERS",
         metavar="N",
         help=f"Topics that are restored at once.  [default: twice the cores, at most {MOST_WORKERS}]",
     ),
-    Option(
+    options.Option(
         "--rate",
         metavar="N/s",
         help="Maximum rate of all topics together: records (5000/s), or bytes of keys and values (20MB/s).",
     ),
-    Option(
+    options.Option(
         "--patience",
-        type=DURATION,
+        type=options.DURATION,
         default="5m",
         metavar="TIME",
         help="How long to wait for brokers that do not respond.",
     ),
 )
 
-restore_options = OptionSet(
+restore_options = options.OptionSet(
     "options",
     _restore,
-    Argument("topics", metavar="[TOPIC...]", nargs=-1),
-    Option("--at", cls=TimeOption, metavar="TIME", parse=time_of, help="Restore everything before this time."),
+    options.Argument("topics", metavar="[TOPIC...]", nargs=-1),
+    options.Option(
+        "--at", cls=options.TimeOption, metavar="TIME", parse=time_of, help="Restore everything before this time."
+    ),
     at_rule_option,
     renaming_option(
         "--map",
@@ -304,21 +294,21 @@ restore_options = OptionSet(
         help=r"Give topics other names, such as '(.*)=restored.\1'; may be repeated, the first match counts.",
     ),
     factor_option,
-    Option(
+    options.Option(
         "--topic-config",
         multiple=True,
         metavar="NAME=VALUE",
         parse=lambda texts: dict(map(parse_topic_config, texts)),
         help="Give every topic this setting instead of its own; may be repeated.",
     ),
-    Option(
+    options.Option(
         "--omit-topic-config",
         multiple=True,
         metavar="NAME",
         help="Leave out this setting of the topics; may be repeated.",
     ),
     groups_options,
-    Option(
+    options.Option(
         "--acls/--no-acls",
         "create_acls",
         default=None,
@@ -326,76 +316,76 @@ restore_options = OptionSet(
         help="Also create the ACLs that the topics had, on their new names; their users may not exist in the target.  "
         "[default: no-acls]",
     ),
-    Option(
+    options.Option(
         "--prove",
         type=click.Choice(["all", "sample", "none"]),
         help="Compare every topic with the archive, record by record, or a sample of each partition.  [default: all; "
         "with --switch-over the first and last records of each partition, and all counts]",
     ),
-    Option(
+    options.Option(
         "--sample",
         "share",
         envvar="BLOCKGZ_RESTORE_SAMPLE",
-        type=Parsed("share", parse_share),
+        type=options.Parsed("share", parse_share),
         metavar="PERCENT",
         help="With --prove sample: this share of each partition, chosen at random, its first and last records, and all "
         f"counts.  [default: {SAMPLE.share:.0%}]",
     ),
-    Option(
+    options.Option(
         "--no-transactional", is_flag=True, help="Write without transactions: after a crash, some records come twice."
     ),
     damage_option,
-    Option("--partial", is_flag=True, help="If the archive lacks something, restore the rest and exit with 3."),
-    Option(
+    options.Option("--partial", is_flag=True, help="If the archive lacks something, restore the rest and exit with 3."),
+    options.Option(
         "--name",
         envvar="BLOCKGZ_RESTORE_NAME",
         metavar="NAME",
         help="Name of the restore. The default is derived from what is restored.",
     ),
-    Option(
+    options.Option(
         "--resume", is_flag=True, help="Continue the restore that was begun; what it did not create is not touched."
     ),
-    Option(
+    options.Option(
         "--plan",
         envvar="BLOCKGZ_RESTORE_PLAN",
-        type=LocalPath(dir_okay=False, path_type=Path),
+        type=options.LocalPath(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Write the plan to this file as JSON, and nothing else; it may be edited.",
     ),
-    Option(
+    options.Option(
         "--from-plan",
-        type=LocalPath(exists=True, dir_okay=False, path_type=Path),
+        type=options.LocalPath(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Carry out the plan in this file.",
     ),
-    Option(
+    options.Option(
         "--follow",
         "follow_archive",
         is_flag=True,
         envvar="BLOCKGZ_RESTORE_FOLLOW",
         help="Keep a warm standby: restore all, then all that is added to the archive.",
     ),
-    Option(
+    options.Option(
         "--every",
-        type=DURATION,
+        type=options.DURATION,
         default="1m",
         envvar="BLOCKGZ_RESTORE_EVERY",
         metavar="TIME",
         help="With --follow: how often to check the archive for new chunks.",
     ),
-    Option(
+    options.Option(
         "--status",
         is_flag=True,
         envvar="BLOCKGZ_RESTORE_STATUS",
         help="Say how far the standby of this --name is behind the archive.",
     ),
-    Option(
+    options.Option(
         "--switch-over",
         is_flag=True,
         help="End following, restore what the archive holds, prove the ends, set settings and groups.",
     ),
     running_options,
     report_options,
-    dry_run_option,
-    yes_option,
+    options.dry_run_option,
+    options.yes_option,
 )

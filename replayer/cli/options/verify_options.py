@@ -6,16 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from blockgz.archive.positions import parse_time
-from blockgz.program.options import (
-    LocalPath,
-    Option,
-    OptionSet,
-    Parsed,
-    TimeOption,
-    option_zone,
-    report_key_option,
-    sign_key_option,
-)
+from blockgz.program import options
 from blockgz.units import wall_clock
 from index_format.keys import parse_topic_folder
 from replayer.cli.report import earlier_report
@@ -33,23 +24,23 @@ def parse_share(text: str) -> float:
 
 
 def _choice(since: str | None, sample: float) -> ChunkChoice:
-    oldest = None if since is None else parse_time(since, wall_clock(), option_zone()).timestamp
+    oldest = None if since is None else parse_time(since, wall_clock(), options.option_zone()).timestamp
     return ChunkChoice(oldest, sample, random.randrange(2**32))
 
 
-choice_options = OptionSet(
+choice_options = options.OptionSet(
     "choice",
     _choice,
-    Option(
+    options.Option(
         "--since",
-        cls=TimeOption,
+        cls=options.TimeOption,
         envvar="BLOCKGZ_VERIFY_SINCE",
         metavar="TIME",
         help="Check only chunks with a record at or after this time, or this duration before now (-1d).",
     ),
-    Option(
+    options.Option(
         "--sample",
-        type=Parsed("share", parse_share),
+        type=options.Parsed("share", parse_share),
         default="100%",
         metavar="PERCENT",
         help="Check only a random share of each partition's chunks, such as 5%; at least one chunk.",
@@ -64,7 +55,7 @@ def _topics(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 # Passes `expected: tuple[str, ...]`.
-expect_option = Option(
+expect_option = options.Option(
     "--expect",
     "expected",
     parse=_topics,
@@ -74,18 +65,18 @@ expect_option = Option(
 )
 
 
-def report_option(text: str, parse: Callable[[tuple[Path, ...]], tuple[Path, ...]] | None = None) -> Option:
+def report_option(text: str, parse: Callable[[tuple[Path, ...]], tuple[Path, ...]] | None = None) -> options.Option:
     """Add --report with that help text; passes `paths: tuple[Path, ...]`."""
-    path = LocalPath(path_type=Path)
-    return Option("--report", "paths", multiple=True, type=path, parse=parse, metavar="FILE", help=text)
+    path = options.LocalPath(path_type=Path)
+    return options.Option("--report", "paths", multiple=True, type=path, parse=parse, metavar="FILE", help=text)
 
 
-report_options = OptionSet(
+report_options = options.OptionSet(
     "report_to",
     ReportFiles,
     report_option("Also write the findings to a .json or .html file; may be repeated."),
-    sign_key_option,
-    Option(
+    options.sign_key_option,
+    options.Option(
         "--no-content",
         "without_content",
         is_flag=True,
@@ -93,14 +84,14 @@ report_options = OptionSet(
     ),
 )
 
-earlier_options = OptionSet(
+earlier_options = options.OptionSet(
     "earlier",
     earlier_report,
-    Option(
+    options.Option(
         "--since-report",
-        type=LocalPath(path_type=Path),
+        type=options.LocalPath(path_type=Path),
         metavar="FILE",
         help="Compare with an earlier .json report: everything in it must still be there, unchanged.",
     ),
-    report_key_option("--key", text="With --since-report: the signer's public key."),
+    options.report_key_option("--key", text="With --since-report: the signer's public key."),
 )

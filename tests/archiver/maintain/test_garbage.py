@@ -321,7 +321,7 @@ def test_the_bound_is_where_the_next_chunk_starts_even_where_next_offset_is_ahea
     """Behind a gap, progress without records raises next_offset only: an upload in progress lies below it."""
     world = World("topic", random.Random(0), 1)
     (keys,) = world.chains
-    gap = markers.Gap(0, 40, "retention")
+    gap = Gap(0, 40, "retention")
     before = new_marker(start_offset=0, next_offset=40, gaps=(gap,))
     marker = markers.advanced(before, 45, nonce="m", leader_epoch=None)
     assert (marker.chain_end, marker.next_offset) == (40, 45)
@@ -415,7 +415,7 @@ def test_nothing_goes_without_a_marker_or_before_the_first_commit() -> None:
 def test_an_index_goes_before_its_data_and_neither_before_the_grace() -> None:
     world = World("topic", random.Random(0), 1)
     (keys,) = world.chains
-    marker = new_marker(start_offset=2, next_offset=9, gaps=(markers.Gap(2, 9, "retention"),))
+    marker = new_marker(start_offset=2, next_offset=9, gaps=(Gap(2, 9, "retention"),))
     chain = StoredChain(keys, marker, (), frozenset(), ())
     for name in (keys.data_name(ChunkStart(3, 3, 0), ".gz"), keys.index_name(ChunkStart(3, 3, 0))):
         world.store.put_if_absent(keys.chunks + name, b"1", "-")

@@ -280,8 +280,7 @@ def shared_store(shared_proxy: FaultProxy, empty_bucket: Bucket) -> Iterator[S3S
     with pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        for module in (s3_store, store_writer):
-            patch.setattr(module, "PART_BYTES", PART)
+        patch.setattr(store_writer, "PART_BYTES", PART)
         patch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
         store = S3Store(
             S3Address(empty_bucket.name, ""), S3Settings(shared_proxy.endpoint_url, "us-east-1"), attempts=1

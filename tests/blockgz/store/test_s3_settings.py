@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from archiver.cli import main as archiver
 from archiver.commit.archive import open_archive
 from blockgz.errors import AccessDenied, StoreError, StoreUnavailable, UnresolvedReference, UsageError
-from blockgz.store import s3_writer, writer
+from blockgz.store import writer
 from blockgz.store.address import S3Address, S3Settings
 from blockgz.store.customer_key import fingerprint_of, load_customer_key
 from blockgz.store.opening import open_existing_store, open_reader
@@ -221,8 +221,7 @@ def test_a_chunk_that_was_moved_to_a_slow_class_is_named(proxy: RecordingProxy, 
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (s3_writer, writer):
-        monkeypatch.setattr(module, "PART_BYTES", PART)
+    monkeypatch.setattr(writer, "PART_BYTES", PART)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
 
 
@@ -320,8 +319,7 @@ DIGEST = "x-amz-server-side-encryption-customer-key-md5"
 def keyed_proxy(upstream: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingProxy]:
     for name, value in {**CREDENTIALS, "KEY": encoded(KEY), "OTHER": encoded(OTHER_KEY)}.items():
         monkeypatch.setenv(name, value)
-    for module in (s3_writer, writer):
-        monkeypatch.setattr(module, "PART_BYTES", PART)
+    monkeypatch.setattr(writer, "PART_BYTES", PART)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
     with RecordingProxy(upstream) as keyed_proxy:
         yield keyed_proxy

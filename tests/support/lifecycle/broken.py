@@ -63,10 +63,13 @@ class Unseen(intent.RewriteAttempt):
         return None
 
 
+sound_begin = intent.begin
+
+
 def begin_unseen(only: str | None, keys: Any, kind: str, choose: Any, *, lease_ms: int) -> Protocol[Any]:
     """As `begin`, without a swap."""
     if only is not None and kind != only:
-        return (yield from intent.begin(keys, kind, choose, lease_ms=lease_ms))
+        return (yield from sound_begin(keys, kind, choose, lease_ms=lease_ms))
     held = yield from read_marker(keys.marker)
     if held is None or held.marker.next_offset is None:
         return intent.RewriteOutcome.NOTHING
@@ -83,7 +86,7 @@ def begin_unseen(only: str | None, keys: Any, kind: str, choose: Any, *, lease_m
 
 def without_intent(only: str | None = None) -> AbstractContextManager[Any]:
     begin = partial(begin_unseen, only)
-    return all_of(patch.object(prune, "begin", begin), patch.object(replacing, "begin", begin))
+    return all_of(patch.object(prune, "begin", begin), patch.object(intent, "begin", begin))
 
 
 def grace_from_object_age() -> AbstractContextManager[Any]:

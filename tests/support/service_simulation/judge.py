@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from archiver.commit.archive import TOPIC_OBJECT
 from index_format import marker as markers
 from index_format import objects
-from index_format.keys import LAYOUTS, PartitionKeys, TopicFolder, topic_home
+from index_format.keys import LAYOUTS, TOPIC_OBJECT, PartitionKeys, TopicFolder, topic_home
 from index_format.objects import TopicInfo
 from tests.support.chain import MARKER, Chain, check_history, read_chain
 from tests.support.service_simulation.logs import Log, Origin, Partition, Topic
