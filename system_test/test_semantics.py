@@ -37,6 +37,9 @@ from system_test.support.topics import (
     watermarks,
 )
 
+LONGEST_NAME = 249
+"""Characters: with `topic=` before it, and no `~2` behind it, the name of a file."""
+
 
 def numbered(start: int, stop: int, **fields: object) -> list[NewRecord]:
     """Records whose values are the numbers [start, stop)."""
@@ -357,7 +360,9 @@ class TestContents:
 
 
 class TestIdentity:
-    def test_a_topic_that_was_deleted_and_created_again(self, site: Site, topic_name: str) -> None:
+    @pytest.mark.parametrize("length", [0, LONGEST_NAME])
+    def test_a_topic_that_was_deleted_and_created_again(self, site: Site, topic_name: str, length: int) -> None:
+        topic_name = topic_name.ljust(length, "x")
         fill_topic(site.bootstrap, topic_name, numbered(0, 10))
         site.once(topic_name)
         delete_topic(site.bootstrap, topic_name)

@@ -143,3 +143,22 @@ def test_a_dead_broker_fills_no_log(own_broker: KafkaBroker, topic_name: str, tm
     assert any("Connection refused" in line for line in lines)
     assert len(lines) <= 12, "librdkafka has twenty a second"
     site.exact(topic_name)
+
+
+def test_a_service_that_starts_before_its_broker_begins_with_it(
+    own_broker: KafkaBroker, topic_name: str, tmp_path: Path
+) -> None:
+    fill_topic(own_broker.bootstrap, topic_name, values(0, 10))
+    own_broker.stop()
+    site = folder_site(own_broker.bootstrap, tmp_path / "archive")
+    with site.start(topic_name, *QUICK, "--log-format", "json") as service:
+        service.wait_for(lambda: '"waiting"' in service.stderr, SECONDS, "it to say that no broker answers")
+        own_broker.start()
+        service.wait_for(lambda: _archived(tmp_path / "archive"), SECONDS, "the records to be archived")
+        ended = service.terminate().expect(0)
+    assert ended.stderr.count('"waiting"') == 1
+    assert site.exact(topic_name).next_offset == 10
+
+
+def _archived(folder: Path) -> bool:
+    return any(folder.rglob("partition=00000/*.gz"))
