@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 import blockgz
 from archiver.cli import main as archiver_main
 from archiver.importing import IMPORT_GROUP
+from archiver.logs import LogEvent
 from blockgz.program.main import EXIT_CODES
 from index_format.objects import UNVERIFIED
 from index_format.old_objects import OLD_FORMATS
@@ -148,10 +149,43 @@ def test_the_license_is_whole() -> None:
 
 
 OLD_ARCHIVES_PAGE = (Path(__file__).parent.parent / "docs/old-archives.md").read_text()
+SYMPTOMS_PAGE = (Path(__file__).parent.parent / "docs/symptoms.md").read_text()
 COMMANDS = re.findall(r"^(?:archiver|replayer) .+$", OLD_ARCHIVES_PAGE, re.MULTILINE)
+REMEDIES = sorted({*re.findall(r"`((?:archiver|replayer) [^`…]+)`", SYMPTOMS_PAGE)})
+SYMPTOMS = sorted(
+    {
+        quote
+        for row in re.findall(r"^\| (.+?) \|", SYMPTOMS_PAGE, re.MULTILINE)
+        for quote in re.findall("`([^`]+)`", row)
+    }
+)
 
 
-@pytest.mark.parametrize("line", COMMANDS)
+@pytest.fixture(scope="module")
+def messages() -> list[str]:
+    """All strings of the programs, with … in place of what is filled in."""
+
+    def text(node: ast.AST) -> str | None:
+        if isinstance(node, ast.JoinedStr):
+            return "".join(str(each.value) if isinstance(each, ast.Constant) else "…" for each in node.values)
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+    files = (file for top in ("archiver", "blockgz", "index_format", "replayer") for file in (ROOT / top).rglob("*.py"))
+    return [found for file in files for node in ast.walk(ast.parse(file.read_text())) if (found := text(node))]
+
+
+@pytest.mark.parametrize("quote", SYMPTOMS)
+def test_a_symptom_is_in_the_words_of_the_programs(quote: str, messages: list[str]) -> None:
+    if re.fullmatch("[a-z_]+", quote):
+        assert quote in set(LogEvent)
+        return
+    parts = quote.split("…")
+    assert len("".join(parts).strip()) > 5
+    pattern = re.compile(".*?".join(map(re.escape, parts)), re.DOTALL)
+    assert any(pattern.search(message) for message in messages)
+
+
+@pytest.mark.parametrize("line", [*COMMANDS, *REMEDIES])
 def test_commands_exist(line: str) -> None:
     program, *words = shlex.split(line)
     command: click.Command = archiver_main if program == "archiver" else replayer_main
