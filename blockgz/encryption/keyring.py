@@ -220,10 +220,9 @@ def required(keyring: Keyring | None, what: str, wrapped: WrappedKey | None = No
 def missing_key(index: ChunkIndex, what: str, keyring: Keyring | None) -> KeyMissing | None:
     """Return the error of opening a chunk whose master key is not in the keyring; None if it opens or is plain."""
     key = index.encryption.key if index.encryption else None
-    if key is None or (keyring is not None and keyring.has(key)):
-        return None
     try:
-        required(keyring, what, key).unwrap(key, what)
+        if key is not None and not (keyring and keyring.has(key)):
+            required(keyring, what, key).unwrap(key, what)
     except KeyMissing as error:
         return error
     return None

@@ -129,11 +129,10 @@ def _catalogs_of(chosen: Sequence[Span], gaps: Sequence[Gap], end: int, level: i
             level=level, entries=tuple(each for each in chosen if isinstance(each, CatalogReference))
         )
         return
-    entries = list[ChunkEntry]()
-    for entry, reach in zip(chosen, [*(each.start_offset for each in chosen[1:]), end], strict=True):
+    entries = [each for each in chosen if isinstance(each, ChunkEntry)]
+    for number, reach in enumerate([*(each.start_offset for each in entries[1:]), end]):
         # Progress without records raised the end of an entry, up to the next chunk or the first gap.
-        between = [gap.start for gap in gaps if entry.next_offset <= gap.start < reach]
-        assert isinstance(entry, ChunkEntry)
-        entries.append(replace(entry, next_offset=min([*between, reach])))
+        between = [gap.start for gap in gaps if entries[number].next_offset <= gap.start < reach]
+        entries[number] = replace(entries[number], next_offset=min([*between, reach]))
     for some in {(), tuple(gaps)}:
         yield ChunkCatalog(level=1, entries=tuple(entries), gaps=some)

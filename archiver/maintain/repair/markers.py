@@ -19,7 +19,7 @@ from archiver.maintain.repair.plan import RepairPlan, RepairStep, RepairTarget, 
 from archiver.maintain.repair.salvage import last_record
 from archiver.maintain.rewrite.tree import read_chain, read_current
 from blockgz.encryption.keyring import Keyring, keyring_of
-from blockgz.errors import BlockgzError, FormatError, KeyMissing, MalformedObject, catalog_remedy
+from blockgz.errors import BlockgzError, FormatError, KeyMissing, MalformedObject
 from blockgz.store.writer import ContentTag, ToolStore
 from index_format import marker as markers
 from index_format import objects
@@ -77,12 +77,14 @@ def store_marker(
 
 
 def plan_marker(target: RepairTarget, group_id: str) -> RepairPlan:
-    """Plan the marker of a partition that lost it, or whose marker is damaged or empty."""
+    """Plan the marker of a partition that lost it, or whose marker is damaged or empty; or only its lost catalogs."""
     store, keys = target.store, target.keys
     stored, claimed = stored_marker(store, keys)
     end = claimed.next_offset if claimed else None
     if end is not None and not (catalogs := plan_catalogs(target)).problems:
-        return _of_readable(target, catalogs)
+        if not catalogs.steps:
+            catalogs.notes.append(f"{target}: its marker can be read; nothing to repair")
+        return catalogs
     place, plan = list_partition(target), RepairPlan()
     if end is not None:
         place = dataclasses.replace(place, listed=[each for each in place.listed if each[0].number < end])
@@ -162,14 +164,6 @@ def _draft(
     )
 
 
-def _of_readable(target: RepairTarget, lost: RepairPlan) -> RepairPlan:
-    if not lost.steps:
-        return RepairPlan(notes=[f"{target}: its marker can be read; nothing to repair"])
-    what = f"{lost.steps[0].key} is missing or damaged"
-    error = MalformedObject(what, why="the marker itself can be read", remedy=catalog_remedy(target))
-    return RepairPlan(problems=[Problem(str(target), error)])
-
-
 def _counted(target: RepairTarget, chain: RebuiltChain, marker: Marker) -> list[str]:
     """Note the records that the marker counts beyond those of the chain; raises MalformedObject if that has more."""
     count = sum(link.chunk.index.num_records for link in chain.links)
@@ -241,6 +235,7 @@ def _check(
         )
     named = {target.keys.chunks + each.index.data.name for each in found}
     spans = [range(link.chunk.index.start_offset, link.chunk.index.next_offset) for link in chain.links]
+    rewritten = [span for span, link in zip(spans, chain.links, strict=True) if is_rewritten(link.chunk.name)]
     end = spans[-1].stop if spans else 2**63
     gaps = [gap for link in chain.links for gap in link.gaps_before]
     spans += [range(floor), *(range(gap.start, gap.end) for gap in gaps if gap.reason == ERASED)]
@@ -251,19 +246,12 @@ def _check(
                 why="a marker without it would omit its records",
                 remedy=f"rebuild its index first: archiver repair index {key.key}",
             )
-        if key.token is not None and key.key not in named and not _holds_rewritten(chain, key.number):
+        if key.token is not None and key.key not in named and not any(key.number in each for each in rewritten):
             raise MalformedObject(
                 f"{key.key} has no index, and replaced a chunk that is still there",
                 why="a marker with the replaced chunk would bring back what may have been erased",
                 remedy=f"rebuild its index first: archiver repair index {key.key}",
             )
-
-
-def _holds_rewritten(chain: RebuiltChain, offset: int) -> bool:
-    indexes = (link.chunk for link in chain.links)
-    return any(
-        is_rewritten(each.name) for each in indexes if each.index.start_offset <= offset < each.index.next_offset
-    )
 
 
 def _notes(place: ListedPartition, chain: RebuiltChain, found: Sequence[StoredIndex]) -> list[str]:
@@ -317,7 +305,9 @@ def _successor(target: RepairTarget) -> tuple[str | None, list[str]]:
     notes: list[str] = []
     while store.head(topic_home(layout, following) + TOPIC_OBJECT) is not None:
         stored, marker = stored_marker(store, LAYOUTS[layout](following, target.keys.partition))
-        if stored is not None and not _is_only_begun(marker, target):
+        here = marker.continues.folder if marker and marker.continues else None
+        is_only_begun = marker and here == str(target.keys.folder) and not (marker.spans or marker.gaps)
+        if stored is not None and not is_only_begun:
             return str(following), notes
         if stored is not None:
             notes.append(
@@ -326,12 +316,6 @@ def _successor(target: RepairTarget) -> tuple[str | None, list[str]]:
             )
         following = following._replace(incarnation=following.incarnation + 1)
     return None, notes
-
-
-def _is_only_begun(marker: Marker | None, target: RepairTarget) -> bool:
-    if marker is None or not marker.continues or marker.continues.folder != str(target.keys.folder):
-        return False
-    return not marker.spans and not marker.gaps
 
 
 def _continues(target: RepairTarget, first: Link) -> Continues | UnsetType:
