@@ -348,7 +348,7 @@ class ClusterChecks:
 
     def topics(self) -> Iterator[Finding]:
         """Yield findings on which topics are selected, and which are missing."""
-        selection = TopicSelection(self._config.topics, self._config.exclude)
+        selection = TopicSelection(self._config.topics, self._config.exclude, of_source=True)
         self._selected = selection(self._known)
         missing = sorted(selection.names - self._known.keys())
         partitions = sum(self._known[topic] for topic in self._selected)

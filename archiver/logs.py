@@ -38,6 +38,7 @@ class LogEvent(StrEnum):
     DENIED = "denied"
     DESCRIBE_DENIED = "describe_denied"
     DROPPED = "dropped"
+    DRILLS_LEFT_OUT = "drills_left_out"
     GAP = "gap"
     GROUP_UNKNOWN = "group_unknown"
     GROUPS_UNKNOWN = "groups_unknown"

@@ -9,13 +9,15 @@ from blockgz.errors import NotInArchive, UsageError, joined, listed
 from index_format.keys import check_topic
 
 GLOB_CHARACTERS = "*?["
+# The beginning of the names of a drill's topics, unless the drill has another prefix.
+DRILLS = "drill."
 T = TypeVar("T")
 
 
 class TopicSelection:
-    """Patterns over topic names. Only a full name matches Kafka's own topics (`__…`)."""
+    """Patterns over topic names. Only a full name matches Kafka's own topics (`__…`), or with `of_source` a drill's."""
 
-    def __init__(self, patterns: Collection[str], excluded: Collection[str] = ()) -> None:
+    def __init__(self, patterns: Collection[str], excluded: Collection[str] = (), *, of_source: bool = False) -> None:
         """Raise UsageError for a regular expression that does not compile, BadName for an impossible name."""
         # The topics that are named in full.
         self.names = frozenset(check_topic(pattern) for pattern in patterns if not is_pattern(pattern))
@@ -24,15 +26,22 @@ class TopicSelection:
         # True if only named topics can match.
         self.is_of_names = not self._matchers
         self._excluded = [matcher(pattern) for pattern in excluded]
+        self._never = ("__", DRILLS) if of_source else ("__",)
 
     def __call__(self, topics: Iterable[str]) -> list[str]:
         """Return the selected ones of the cluster's topics, in order of their names."""
-        return sorted(topic for topic in topics if self._selects(topic))
+        return sorted(topic for topic in topics if self._selects(topic, self._never))
 
-    def _selects(self, topic: str) -> bool:
+    def drills(self, topics: Collection[str]) -> list[str]:
+        """Return the topics that would be selected if they were not those of drills."""
+        return sorted({topic for topic in topics if self._selects(topic, ("__",))}.difference(self(topics)))
+
+    def _selects(self, topic: str, never: tuple[str, ...]) -> bool:
         if any(matches(topic) for matches in self._excluded):
             return False
-        return topic in self.names or (not topic.startswith("__") and any(matches(topic) for matches in self._matchers))
+        return topic in self.names or (
+            not topic.startswith(never) and any(matches(topic) for matches in self._matchers)
+        )
 
 
 class TopicRules(Generic[T]):

@@ -452,6 +452,8 @@ class Incarnation(msgspec.Struct, frozen=True, rename={"seen_from": "from", "see
     seen_until: Timestamp | None
     """When the cluster said that the topic is gone or has another id, in ms; null if it did not."""
     partitions: tuple[PartitionNumber, ...]
+    undone: Timestamp | msgspec.UnsetType = msgspec.UNSET
+    """When the topic, a copy, was deleted by undoing the replay or restore that made it, in ms."""
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
@@ -471,6 +473,7 @@ class Incarnation(msgspec.Struct, frozen=True, rename={"seen_from": "from", "see
             seen_from=min(self.seen_from, other.seen_from),
             seen_until=max(known, default=None),
             partitions=tuple(sorted({*self.partitions, *other.partitions})),
+            undone=self.undone or other.undone,
         )
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from archiver.cli.config_options import config_options
-from archiver.errors import WorkerLost
+from archiver.errors import TopicGone, WorkerLost
 from archiver.ingest.assignment import WHOLE, DrainShare
 from archiver.ingest.chunk_builder import BufferFolder
 from archiver.ingest.kafka_source import Partition, check_settings, name_of
@@ -31,6 +31,7 @@ from archiver.ingest.workers import WORKER_VARIABLE, Forks, Workers, own_http, w
 from archiver.logs import LogEvent, log, log_to, progress_log
 from archiver.monitor.snapshot import PartitionSnapshot, ServiceSnapshot
 from blockgz import process
+from blockgz.archive.inventory import undone_text, undone_topics
 from blockgz.config.files import KAFKA_PREFIX
 from blockgz.config.model import RunConfig
 from blockgz.config.resolution import Resolved
@@ -39,7 +40,7 @@ from blockgz.errors import PARTLY_FAILED, BlockgzError, BrokerUnreachable, Store
 from blockgz.hosts import unencrypted_brokers, unencrypted_endpoint
 from blockgz.program.main import TERMINATED, closing, ended_code, error_lines, print_failure
 from blockgz.program.options import used_config
-from blockgz.program.terminal import print_table, printable
+from blockgz.program.terminal import print_each, print_table, printable
 from blockgz.store.opening import default_buffer_root, open_store
 from blockgz.store.writer import ToolStore
 from blockgz.units import bytes_text
@@ -412,7 +413,7 @@ def print_reports(config: RunConfig, result: RunResult, *, as_json: bool) -> int
     if as_json:
         click.echo(orjson.dumps(result_object(config, result)).decode())
     else:
-        _print_result(result.partitions)
+        _print_result(result.partitions, config)
     if config.once:
         _tell_undrained(result)
     return run_exit_code(result, once=config.once)
@@ -443,7 +444,7 @@ def result_object(config: RunConfig, result: RunResult) -> dict[str, Any]:
     }
 
 
-def _print_result(reports: Sequence[PartitionHistory]) -> None:
+def _print_result(reports: Sequence[PartitionHistory], config: RunConfig) -> None:
     rows = [
         (
             *each.partition,
@@ -455,7 +456,13 @@ def _print_result(reports: Sequence[PartitionHistory]) -> None:
         for each in reports
     ]
     print_table(("topic", "partition", "records", "chunks", "size", "next offset"), rows, droppable=("chunks", "size"))
+    gone, undone = [each for each in reports if isinstance(each.failure, TopicGone)], frozenset[str]()
+    with suppress(BlockgzError):  # then each is named
+        undone = undone_topics(open_store(config.archive, config.s3)) if gone else undone
+    gone = [each for each in gone if each.partition[0] in undone]
     for report in reports:
+        if report in gone:
+            continue
         if report.failure is not None:
             click.echo("\n".join(error_lines(report.failure)), err=True)
         elif report.end_offset is not None and (report.high_watermark or 0) > report.end_offset:
@@ -464,6 +471,7 @@ def _print_result(reports: Sequence[PartitionHistory]) -> None:
                 f"offset {report.end_offset}: an open transaction holds back the rest; run again once it has ended",
                 err=True,
             )
+    print_each("", [undone_text(len(gone))] if gone else (), err=True)
 
 
 def _tell_undrained(result: RunResult) -> None:

@@ -112,7 +112,7 @@ class ArchiverService:
         self._buffer = buffer
         self._clock = clock
         self._drain_share = share
-        self._selection = TopicSelection(config.topics, config.exclude)
+        self._selection = TopicSelection(config.topics, config.exclude, of_source=True)
         self._missing = MissingTopics(self._selection)
         self._stopping = threading.Event()
         # Set once `run` is to end, or ends by itself.

@@ -140,11 +140,15 @@ def no_such_topic(wanted: str, known: Collection[str]) -> NoSuchTopic:
 
 
 class MissingTopics:
-    """The named topics that the cluster did not have at the last look; each is logged when it goes missing."""
+    """The named topics that the cluster did not have at the last look; each is logged when it goes missing.
+
+    Topics of drills, which patterns leave out, are logged once.
+    """
 
     def __init__(self, selection: TopicSelection) -> None:
         self._selection = selection
         self.names: list[str] = []
+        self._drills: list[str] = []
 
     def look(self, known: Collection[str]) -> None:
         """Compare the named topics with those of the cluster."""
@@ -152,6 +156,9 @@ class MissingTopics:
         for topic in self.names:
             if topic not in before:
                 log.warning(LogEvent.TOPIC_MISSING, topic=topic)
+        if not self._drills and (drills := self._selection.drills(known)):
+            self._drills = drills
+            log.warning(LogEvent.DRILLS_LEFT_OUT, topics=listed(drills))
 
 
 class TopicWatch:

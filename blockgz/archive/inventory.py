@@ -5,15 +5,19 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from blockgz.archive.archive import ArchiveReader, SurveyedTopic
 from blockgz.archive.partition import ArchivedPartition, Damage, Damaged, prefetched, streamed
 from blockgz.errors import BlockgzError, NotInArchive, ObjectMissing
+from blockgz.store.writer import Store
 from index_format import objects
-from index_format.keys import TopicFolder, archive_key, inventory_key, parse_topic_folder
-from index_format.objects import ArchiveInfo, Inventory, parse_inventory
+from index_format.keys import LAYOUTS, TopicFolder, archive_key, inventory_key, parse_topic_folder
+from index_format.objects import ArchiveInfo, Inventory, parse_inventory, united
 
 CONCURRENT_LISTINGS = 16
+# Tries to mark an inventory that others change at the same time.
+MARK_TRIES = 100
 
 # A topic (`orders`, or `orders~2` for one incarnation) and its partitions; None for all of them.
 Wanted = tuple[str, Sequence[int] | None]
@@ -56,6 +60,39 @@ class Compared:
     missing: tuple[MissingPartition, ...] = ()
     held: Mapping[TopicFolder, Collection[int]] = field(default_factory=dict)
     """The partitions that the archive holds, by listed folder."""
+
+    @property
+    def undone(self) -> list[MissingPartition]:
+        """The missing partitions of copies whose replay or restore was undone."""
+        known = self.inventory
+        return [each for each in self.missing if known and (one := known.of(each.folder)) and one.undone]
+
+
+def undone_text(count: int) -> str:
+    """Return the line about partitions that are gone because their restore was undone."""
+    return f"gone: {count} partitions of undone restores; archiver drop TOPIC removes what is left of one"
+
+
+def undone_topics(store: Store) -> frozenset[str]:
+    """Return the topics whose newest incarnation was deleted by undoing what made it."""
+    stored = ((store.get(key), key) for key in map(inventory_key, LAYOUTS))
+    known = next((parse_inventory(found.body, key) for found, key in stored if found is not None), Inventory())
+    newest = {each.topic: each for each in known.incarnations}
+    return frozenset(name for name, each in newest.items() if each.undone)
+
+
+def mark_undone(store: Store, topics: Collection[tuple[str, str]], at: int) -> int:
+    """Mark topics, each with its id, as deleted by undoing what made them; return the number of archived partitions."""
+    for key in map(inventory_key, LAYOUTS):
+        for _ in range(MARK_TRIES):
+            if (found := store.get(key)) is None:
+                break
+            before = parse_inventory(found.body, key)
+            meant = [each for each in before.incarnations if (each.topic, each.topic_id) in topics]
+            after = united(before, [replace(each, undone=each.undone or at) for each in meant])
+            if after == before or store.compare_and_swap(key, objects.encode(after), found.etag) is not None:
+                return sum(len(each.partitions) for each in meant)
+    return 0
 
 
 def missing_partitions(

@@ -18,6 +18,7 @@ from blockgz.program.main import closing, confirm, ended_code
 from blockgz.program.options import Argument, Option, OptionSet, Parsed, TimeOption, kafka_options, yes_option
 from blockgz.program.progress import record_progress
 from blockgz.program.terminal import print_each, print_table
+from blockgz.topic_patterns import DRILLS
 from blockgz.units import bytes_text, wall_clock
 from index_format.keys import check_topic
 from replayer.cli.options.options import archive_options, json_option, open_archive
@@ -74,11 +75,7 @@ drill_options = OptionSet(
         help="Restore this share of the partitions, chosen at random; at least one.",
     ),
     Option(
-        "--prefix",
-        envvar="BLOCKGZ_DRILL_PREFIX",
-        default="drill.",
-        metavar="TEXT",
-        help="What the new names begin with.",
+        "--prefix", envvar="BLOCKGZ_DRILL_PREFIX", default=DRILLS, metavar="TEXT", help="What the new names begin with."
     ),
     Option("--seed", type=click.IntRange(0, 2**32 - 1), metavar="N", help="Choose the partitions of an earlier drill."),
     factor_option,

@@ -28,8 +28,8 @@ def ls(form: str, as_times: str, archive: ArchivePlace) -> int:
     If a partition's marker is damaged or missing, it is named on stderr and left out of the sums, and the exit code is
     3. The same goes for a partition that is in the archive's inventory but not in the archive.
     """
-    found, missing = run_async(_surveys(archive))
-    listing = [inventory.topic_document(name, survey) for name, survey in found]
+    found, compared = run_async(_surveys(archive))
+    listing, missing = [inventory.topic_document(name, survey) for name, survey in found], compared.missing
     whole = {"archive": str(archive.address), "topics": listing, "missing": [each._asdict() for each in missing]}
     print_rows(form, whole, listing)
     if form == "table":
@@ -38,16 +38,17 @@ def ls(form: str, as_times: str, archive: ArchivePlace) -> int:
             ("TOPIC", "PARTITIONS", *FIGURES), [_topic_row(each, as_times) for each in listing], droppable=droppable
         )
     code = print_damaged([error for _, survey in found for error in survey.damaged.values()], others=True)
-    return print_missing(missing) or code
+    code = print_missing([each for each in missing if each not in compared.undone]) or code
+    if compared.undone:
+        click.echo(inventory.undone_text(len(compared.undone)), err=True)
+    return PARTLY_FAILED if missing else code
 
 
-async def _surveys(
-    options: ArchivePlace,
-) -> tuple[list[tuple[str, SurveyedTopic]], Sequence[inventory.MissingPartition]]:
+async def _surveys(options: ArchivePlace) -> tuple[list[tuple[str, SurveyedTopic]], inventory.Compared]:
     async with open_archive(options) as archive:
         pinned = await archive.pin()
         found = [(name, await pinned.survey_topic(name)) for name in await pinned.topics()]
-        return found, (await inventory.compare(pinned)).missing
+        return found, await inventory.compare(pinned)
 
 
 def _topic_row(topic: dict[str, Any], as_times: str) -> tuple[str | int, ...]:

@@ -20,7 +20,7 @@ from blockgz.errors import FAILED, PARTLY_FAILED, BlockgzError, CutUndecided, Us
 from blockgz.process import ENDING, loop_signals, run_async, share_heaps
 from blockgz.program.archive_options import s3_options
 from blockgz.program.main import RunningGroup, closing, confirm, ended_code, print_failure
-from blockgz.program.options import dry_run_option, kafka_options, yes_option
+from blockgz.program.options import kafka_options
 from blockgz.program.progress import record_progress
 from blockgz.program.terminal import print_each, print_table
 from blockgz.store.address import S3Settings
@@ -30,13 +30,14 @@ from replayer.cli.options.options import archive_options, jobs_option, json_opti
 from replayer.cli.options.restore_options import RestoreOptions, Running, restore_options
 from replayer.cli.options.selection_options import with_choice
 from replayer.cli.replay import duration_text, place_options, print_cut_bytes
+from replayer.cli.undo import UndoOptions, undo_options
 from replayer.errors import ReplayRefused
 from replayer.kafka.admin import TopicChanges, kafka_groups
 from replayer.replay.jobs.control import held, is_running, lock_folder
 from replayer.replay.jobs.folder import existing_jobs, job_names, jobs_place, open_jobs, this_process
 from replayer.replay.jobs.undo import undo_document
 from replayer.replay.request import Surroundings
-from replayer.restore.begun import plan_restore_undo, restore_document, undo_restore
+from replayer.restore.begun import deleted_topics, plan_restore_undo, restore_document, undo_restore
 from replayer.restore.consumers import Applied, FollowedGroups, set_acls, set_groups
 from replayer.restore.document import (
     RestoreFolder,
@@ -494,41 +495,36 @@ def status_command(name: str, jobs: str | None, as_json: bool, s3: S3Settings) -
 
 @click.command("undo", epilog=closing("replayer restore undo night --dry-run -b new:9092"))
 @click.argument("name")
-@jobs_option
-@dry_run_option
-@yes_option
-@json_option
-@kafka_options(required=True)
-@s3_options
-def undo_command(
-    name: str, jobs: str | None, dry_run: bool, yes: bool, as_json: bool, kafka: dict[str, str], s3: S3Settings
-) -> int:
+@undo_options
+def undo_command(name: str, undo: UndoOptions) -> int:
     """Delete the topics that a restore created, and its consumer groups.
 
     Each topic is deleted as replayer undo does it: one that others wrote to stays, and the exit code is 3. Groups that
     have consumers, or positions in other topics, stay as well. Prints the plan, then asks for the restore's name.
+    Copies of the topics in the archive of -a are marked: they are not missed once they are gone.
     """
-    store, client = open_store(jobs_place(jobs), s3), kafka_groups(kafka)
+    store, client = open_store(jobs_place(undo.jobs), undo.s3), kafka_groups(undo.kafka)
     folder = RestoreFolder(store, name)
     with held(lock_folder(), name):
-        topics, groups, left = plan = plan_restore_undo(folder, store, kafka, client)
+        topics, groups, left = plan = plan_restore_undo(folder, store, undo.kafka, client)
         records = sum(each.records for each in topics)
-        if not as_json:
+        if not undo.as_json:
             rows = [(each.request.target, each.topic_id, each.records) for each in topics]
             print_table(("TOPIC", "ID", "RECORDS"), rows, title=f"created by restore {name}", file=sys.stderr)
             print_each("warning: ", [warning for each in topics for warning in each.warnings], err=True)
             print_each("group: ", groups, err=True)
             print_each("left: ", left, err=True)
-        if not dry_run:
+        if not undo.dry_run:
             question = f"Delete {len(topics)} topics with {records} records?"
-            confirm(question, undone="nothing was deleted", is_agreed=yes, typed=name)
-            later = undo_restore(plan, folder, store, kafka, client)
+            confirm(question, undone="nothing was deleted", is_agreed=undo.yes, typed=name)
+            later = undo_restore(plan, folder, store, undo.kafka, client)
             print_each("left: ", later, err=True)
             left += later
+            undo.mark_copies(deleted_topics(folder, store))
     document = {"restore": name, "topics": [undo_document(each) for each in topics], "groups": groups, "left": left}
-    if as_json:
-        click.echo(msgspec.json.encode({**document, "dry_run": dry_run, "deleted": not dry_run}))
-    elif not dry_run:
+    if undo.as_json:
+        click.echo(msgspec.json.encode({**document, "dry_run": undo.dry_run, "deleted": not undo.dry_run}))
+    elif not undo.dry_run:
         click.echo(f"restore {name} is undone" + (f"; for the rest: replayer restore undo {name}" if left else ""))
     return PARTLY_FAILED if left else 0
 

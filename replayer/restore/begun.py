@@ -124,3 +124,9 @@ def undo_restore(
         else:
             client.delete(name)
     return left
+
+
+def deleted_topics(folder: RestoreFolder, jobs: Store) -> set[tuple[str, str]]:
+    """Return the topics of a restore that were deleted on request, with their ids."""
+    found = [JobFolder(jobs, job).get(JobUndone) for job in _topics(folder)[0]]
+    return {(each.target, each.target_topic_id) for each in found if each is not None}

@@ -2,6 +2,7 @@ import random
 from functools import reduce
 
 import pytest
+from msgspec.structs import replace
 
 from index_format import objects
 from index_format.errors import MalformedObject
@@ -57,6 +58,15 @@ def test_a_topic_that_is_gone_ends_what_this_writer_knew_of_it() -> None:
     early, late, other = seen("t", 0, at=10), seen("t", 0, incarnation=2, at=60), seen("u", 0)
     after = ended(Inventory(incarnations=(early, late, other)), TopicFolder("t"), None, 50)
     assert [each.seen_until for each in after.incarnations] == [50, None, None]
+
+
+def test_a_mark_of_undoing_stays_and_is_left_out_where_there_is_none() -> None:
+    copy = replace(seen("t", 0, topic_id="a"), undone=70)
+    marked = united(Inventory(incarnations=(copy,)), [seen("t", 1, topic_id="a")])
+    assert (marked.incarnations[0].undone, marked.incarnations[0].partitions) == (70, (0, 1))
+    assert ended(marked, TopicFolder("t"), None, 80).incarnations[0].undone == 70
+    assert parse_inventory(objects.encode(marked), "k") == marked
+    assert b"undone" not in objects.encode(united(Inventory(), [seen("t", 0)]))
 
 
 def test_partitions_are_taken_out_by_name_alone() -> None:

@@ -37,16 +37,18 @@ from archiver.cli.run import (
     shown_progress,
     summed,
 )
+from archiver.errors import TopicGone
 from archiver.ingest.assignment import WHOLE
 from archiver.ingest.chunk_builder import BufferFolder
 from archiver.ingest.kafka_cluster import KafkaCluster
-from archiver.ingest.ownership import PartitionState
+from archiver.ingest.ownership import PartitionHistory, PartitionState
 from archiver.ingest.service import ArchiverService
 from archiver.logs import NAME
 from archiver.monitor.server import health, readiness
 from archiver.monitor.snapshot import PartitionSnapshot
 from archiver.spark import job
 from archiver.spark.job import JobResult
+from blockgz.archive.inventory import mark_undone
 from blockgz.config.kinds import SPARK_NAMES
 from blockgz.config.model import RunConfig
 from blockgz.encryption.keyring import load_keyring
@@ -54,10 +56,11 @@ from blockgz.errors import BrokerUnreachable, StoreUnavailable
 from blockgz.store.local import LocalStore
 from index_format import objects
 from index_format.errors import KeyMissing
+from index_format.keys import inventory_key
 from index_format.marker import decode_marker
 from index_format.objects import ChunkIndex
 from replayer.cli import main as replayer_main
-from tests.support.archives import records
+from tests.support.archives import ArchiveWriter, records
 from tests.support.commands import exited, succeeded
 from tests.support.encryption import key_line, key_of
 from tests.support.mock_cluster import MockCluster
@@ -549,3 +552,29 @@ def test_what_spark_refuses_as_a_query_starts_is_not_a_fault_of_the_program(monk
     monkeypatch.setattr(job, "session", session)
     done = exited(CliRunner().invoke(main, ARGUMENTS), 1)
     assert "The checkpoint is another query's" in done.stderr and "fault" not in done.stderr
+
+
+def test_topics_of_undone_restores_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A topic of that name that was created again since is named, and so is one that nobody undid."""
+    writer = ArchiveWriter(tmp_path)
+    for topic, numbers in (("copy", 2), ("again", 1), ("orders", 1)):
+        for number in range(numbers):
+            writer.partition(topic, number)
+    writer.partition("again", 0, incarnation=2)
+    store, undone = LocalStore(tmp_path), {("copy", "id-1"), ("again", "id-1"), ("unknown", "id"), ("orders", "id-2")}
+    config = RunConfig(archive=str(tmp_path), bootstrap_servers="127.0.0.1:1", topics=("*",))
+    places = [("copy", 0), ("copy", 1), ("again", 0), ("orders", 0)]
+    result = RunResult([PartitionHistory(place, failure=TopicGone(place[0])) for place in places], ())
+
+    def shown() -> list[str]:
+        assert archiving.print_reports(config, result, as_json=False) == 3
+        return [line for line in capsys.readouterr().err.splitlines() if line.startswith(("error", "gone"))]
+
+    assert len(shown()) == 4
+    assert mark_undone(store, undone, 5) == 3
+    assert mark_undone(store, undone, 6) == 3, "again"
+    told = shown()
+    assert told[:2] == ["error: topic 'again' is gone", "error: topic 'orders' is gone"]
+    assert told[2].startswith("gone: 2 partitions of undone restores; ")
+    writer.put(inventory_key("topic"), b"{}")
+    assert len(shown()) == 4, "an inventory that cannot be read hides nothing"

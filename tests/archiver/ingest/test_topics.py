@@ -363,6 +363,23 @@ def test_one_of_the_named_topics_must_exist() -> None:
     assert caught.value.what == "the cluster has no topic 'd', 'e'" and caught.value.why == "it has b"
 
 
+def test_patterns_leave_out_drills_which_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """What a replay or a restore made is archived like any other topic."""
+    known = ["drill.a", "drill.b", "drill.c", "orders-copy", "restored.orders", "xdrill.a"]
+    selection = TopicSelection(["*", "drill.b"], ["*.c"], of_source=True)
+    assert selection(known) == ["drill.b", "orders-copy", "restored.orders", "xdrill.a"]
+    missing = MissingTopics(selection)
+    missing.look([*known[3:], "drill.b"])
+    assert not caplog.messages
+    for _ in range(3):
+        missing.look(known)
+    (told,) = caplog.messages
+    assert "drill.a" in told and "drill.b" not in told and "drill.c" not in told
+    assert TopicSelection(["*"])(known) == known, "other commands do not leave them out"
+    MissingTopics(TopicSelection(["orders*"], of_source=True)).look(known)
+    assert len(caplog.messages) == 1, "no pattern would match them"
+
+
 def test_named_topics_that_are_missing_keep_nothing_else_back(caplog: pytest.LogCaptureFixture) -> None:
     selection = TopicSelection(["b", "d", "e", "left-out"], ["left-*"])
     assert selected_topics(selection, ["b"]) == ["b"]

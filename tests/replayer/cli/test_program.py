@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from msgspec.structs import replace
 from blockgz.archive.archive import ArchivePlace
 from blockgz.program.main import EXIT_CODES, NEVER_FROM_ENVIRONMENT, Program, completed
 from blockgz.program.options import TimeOption
+from blockgz.store.address import AT_AWS, S3Settings
 from blockgz.store.local import LocalStore
 from index_format.records import Record
 from replayer.cli import COMMANDS, main
 from replayer.cli.report import naming_what_is_left
+from replayer.cli.undo import UndoOptions
 from replayer.replay.jobs.control import held, lock_folder
 from replayer.replay.jobs.folder import JobFolder, JobUndone, LaneEnd, Segment, open_jobs
 from replayer.restore.document import (
@@ -526,6 +529,23 @@ def test_restores_are_listed_with_what_is_done_and_what_is_missing(tmp_path: Pat
     assert (told["state"], told["topics_done"], told["topics_of"], told["groups"]) == ("undone", 2, 2, 2)
     Path(store.url.removeprefix("file://"), "night", "groups.json").write_text("{}")
     assert "cannot be read" in exited(existing("ls"), 3).stderr
+
+
+def test_copies_that_are_gone_because_their_restore_was_undone_are_one_line(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path)
+    for topic, numbers in (("copy", 3), ("orders", 1)):
+        for number in range(numbers):
+            writer.partition(topic, number).commit(records(range(3)))
+    undo = UndoOptions(None, False, True, False, {}, str(tmp_path), AT_AWS)
+    undo.mark_copies({("copy", "id-1"), ("orders", "of another cluster")})
+    undo._replace(archive="s3://nowhere", s3=S3Settings(endpoint_url="http://127.0.0.1:1")).mark_copies({("a", "b")})
+    for topic in ("copy", "orders"):
+        shutil.rmtree(tmp_path / f"topic={topic}")
+    result = exited(CliRunner().invoke(main, ["ls", "-a", str(tmp_path), "--json"]), 3)
+    assert len(json.loads(result.stdout)["missing"]) == 4
+    told = [line for line in result.stderr.splitlines() if line.startswith(("error", "gone"))]
+    assert told[0] == "error: orders:0 is missing"
+    assert told[1].startswith("gone: 3 partitions of undone restores; ")
 
 
 @pytest.mark.usefixtures("begun")
