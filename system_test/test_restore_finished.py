@@ -16,7 +16,17 @@ from replayer.restore.document import topic_job
 from system_test.support.archiving import Site
 from system_test.support.consumer_groups import commit, committed
 from system_test.support.programs import Completed, run
-from system_test.support.topics import NewRecord, delete_topic, own_config, produce, read, topic_names
+from system_test.support.programs import start as start_program
+from system_test.support.topics import (
+    NewRecord,
+    create_topic,
+    delete_topic,
+    own_config,
+    produce,
+    read,
+    topic_names,
+    watermarks,
+)
 from system_test.support.waiting import wait_until
 from tests.index_format.builders import groups_of
 from tests.support.archives import ArchiveWriter, put_topic_config, records
@@ -185,3 +195,83 @@ def test_a_restore_is_listed_and_undone_as_one_thing(archive: tuple[ArchiveWrite
     again = site.replayer("restore", "--resume", "--name", topic_name, "--yes", *site.kafka, check=3)
     assert "no longer exists in the target" in again.stderr
     assert not {f"new.{topic}" for topic in topics} & set(topic_names(site.bootstrap))
+
+
+KEEPS = ("--topic-config", "retention.ms=-1")
+
+
+def lose(site: Site, topic: str, number: int) -> None:
+    """Make a chunk unreadable: its object holds zeros."""
+    lost = sorted(Path(site.address, f"topic={topic}/partition=00000").rglob("*.gz"))[number]
+    lost.write_bytes(bytes(lost.stat().st_size))
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["ended", "killed"])
+@pytest.mark.parametrize("command", ["replay", "restore"])
+def test_what_was_skipped_before_an_interruption_is_in_the_last_report(
+    archive: tuple[ArchiveWriter, Site], topic_name: str, command: str, kills: bool
+) -> None:
+    writer, site = archive
+    partition = writer.partition(topic_name, 0)
+    for start, end in ((0, 20), (20, 40), (40, 2000)):
+        partition.commit(records(range(start, end)))
+    lose(site, topic_name, 1)
+    copy = f"new.{topic_name}"
+    into = ("--at", AT, "--name", "r", "--map", r"(.*)=new.\1")
+    if command == "replay":
+        into = ("--to-topic", copy, "--create-topic", *KEEPS, "--transactional", "--job", "r")
+    words = (command, topic_name, *into, "--on-damage", "skip", "--yes", "-X", "compression.type=gzip", *site.kafka)
+    job = "r" if command == "replay" else topic_job("r", f"{topic_name}~1")
+    noted = Path(site.env["XDG_STATE_HOME"], "blockgz", "jobs", job, "skipped")
+
+    def has_passed() -> bool:
+        there = copy in topic_names(site.bootstrap)
+        return noted.exists() and there and watermarks(site.bootstrap, copy, 0)[1] > 500
+
+    with start_program("replayer", *words, "--rate", "300/s", *site.archive, env=site.env) as running:
+        running.wait_for(has_passed, 60, "records behind the damage")
+        running.kill() if kills else running.terminate()
+        running.wait(30)
+    done = site.replayer_json(*words, "--resume", check=3)
+    told = done if command == "replay" else done["topics"][0]
+    first, last = told["skipped"][0], told["skipped"][-1]
+    assert (first["from"], last["to"]) == (20, 40) if command == "replay" else "[20.." in first and "..40)" in last
+    whole = site.replayer_json(*words, "--resume", check=3)
+    assert (whole if command == "replay" else whole["topics"][0])["skipped"] == told["skipped"], "once more"
+
+
+@pytest.mark.parametrize("mode", [("--transactional",), ()], ids=["transactional", "idempotent"])
+def test_a_topic_whose_first_record_failed_is_deleted_again(
+    archive: tuple[ArchiveWriter, Site], topic_name: str, mode: tuple[str, ...]
+) -> None:
+    writer, site = archive
+    partition = writer.partition(topic_name, 0)
+    for start in (0, 20):
+        partition.commit(records(range(start, start + 20)))
+    first, second, given = (f"{topic_name}-{each}" for each in ("first", "second", "given"))
+
+    def replay(copy: str, *options: str, check: int) -> str:
+        words = ("replay", topic_name, "--to-topic", copy, "--job", copy, "--yes", "-X", "compression.type=gzip")
+        return site.replayer(*words, *mode, *options, *site.kafka, check=check).stderr
+
+    create_topic(site.bootstrap, given, 1)
+    lose(site, topic_name, 0)
+    assert f"topic {first}, which this run created, was empty and is deleted again" in replay(
+        first, "--create-topic", *KEEPS, check=3
+    )
+    assert "deleted again" not in replay(given, check=3)
+    assert {first, given} & topic_names(site.bootstrap) == {given}
+    jobs = json.loads(run("replayer", "jobs", "--json", env=site.env).stdout)["jobs"]
+    assert first not in [each["job"] for each in jobs]
+    replay(first, "--create-topic", *KEEPS, "--on-damage", "skip", check=3)
+    assert first in topic_names(site.bootstrap)
+
+    other = f"{topic_name}-other"
+    partition = writer.partition(other, 0)
+    for start in (0, 20):
+        partition.commit(records(range(start, start + 20)))
+    lose(site, other, 1)
+    words = ("replay", other, "--to-topic", second, "--create-topic", *KEEPS, "--job", second, "--yes", *mode)
+    failed = site.replayer(*words, "-X", "compression.type=gzip", *site.kafka, check=3)
+    assert "deleted again" not in failed.stderr
+    assert watermarks(site.bootstrap, second, 0)[1] >= 17, "what came before the damage stays"

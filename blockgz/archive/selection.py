@@ -565,6 +565,8 @@ class DamagePolicies:
     def __init__(self, on_damage: str = STOPS) -> None:
         self._skips = on_damage == SKIPS
         self._partitions: list[tuple[ArchivedPartition, SkipDamage]] = []
+        # Offsets that earlier runs of a job skipped.
+        self.earlier: list[tuple[ArchivedPartition, LostRange]] = []
 
     def of(self, partition: ArchivedPartition) -> DamagePolicy:
         if not self._skips:
@@ -576,6 +578,9 @@ class DamagePolicies:
     @property
     def skipped(self) -> list[tuple[ArchivedPartition, LostRange]]:
         """The offsets skipped so far, once if several scans came to them."""
-        return list(
-            dict.fromkeys((partition, each) for partition, policy in self._partitions for each in policy.skipped)
-        )
+        found: dict[tuple[ArchivedPartition, int], LostRange] = {}
+        met = ((partition, each) for partition, policy in self._partitions for each in policy.skipped)
+        for partition, each in (*self.earlier, *met):  # a range may have grown since it was noted
+            known = found.setdefault((partition, each.start), each)
+            found[partition, each.start] = max(known, each)
+        return [(partition, each) for (partition, _), each in found.items()]

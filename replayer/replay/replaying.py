@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -10,17 +10,17 @@ import msgspec
 
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.inventory import archive_info, compare
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.partition import ArchivedPartition, LostRange
 from blockgz.archive.positions import Budget, OffsetRange
 from blockgz.archive.selection import SKIPS, DamagePolicies, Reading, Selection, cuts_of, notes_of, selected
-from blockgz.errors import NotInArchive, listed
+from blockgz.errors import BlockgzError, BrokerUnreachable, NotInArchive, PartitionUnavailable, StoreUnavailable, listed
 from blockgz.process import allow_open_files
 from blockgz.store.writer import Store
 from blockgz.units import wall_clock
 from index_format.keys import check_topic, parse_topic_folder
 from index_format.records import Record, iter_records
-from replayer.errors import ReplayRefused
-from replayer.kafka.admin import KafkaAdmin, TopicPin
+from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
+from replayer.kafka.admin import KafkaAdmin, TopicPin, kafka_groups
 from replayer.kafka.topic_facts import parse_config
 from replayer.replay.job import (
     Job,
@@ -43,11 +43,13 @@ from replayer.replay.jobs.folder import (
     JobComplete,
     JobFolder,
     JobRequest,
+    JobSkipped,
     JobUndone,
     refuse_changed_target,
     refuse_other_folder,
     this_process,
 )
+from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.pace import Commands
 from replayer.replay.pipeline import Pipeline, TransformStage
 from replayer.replay.plan import (
@@ -71,6 +73,10 @@ PRODUCERS = 4
 LEAST_TIMEOUT_SECONDS = 120.0
 # Files that a replay may open, and files for each producer, without its connections to brokers.
 FILES, FILES_OF_A_PRODUCER = 100, 15
+# Failures after which the same command continues the job: its topic stays.
+MAY_CONTINUE = (BrokerUnreachable, PartitionUnavailable, StoreUnavailable, JobTakenOver, TargetChanged)
+# Objects that tell why a job failed.
+REPORTED = ("launch.json", "control.json", "progress.json")
 # Records that show whether transforms do anything.
 FIRST_RECORDS = 1000
 
@@ -141,6 +147,20 @@ def _asked_of_folder(request: ReplayRequest, job: Job, partition: ArchivedPartit
         created=target.creates is not None,
         follows=request.follows or msgspec.UNSET,
     )
+
+
+def skipped_before(skipped: Sequence[JobSkipped], work: ReplayWork) -> list[tuple[ArchivedPartition, LostRange]]:
+    """Return what earlier runs passed over, without what this run reads again."""
+    opened = {each.partition.partition: each.partition for each in work.selections}
+    reached: dict[int, int] = {}
+    for position in work.recorded.values():
+        for number, source in position.sources.items():
+            reached[number] = max(source.next, reached.get(number, 0))
+    return [
+        (opened[each.partition], LostRange(each.start, each.end, each.reason))
+        for each in skipped
+        if each.partition in opened and each.start < reached.get(each.partition, 0)
+    ]
 
 
 async def missing_sources(request: ReplayRequest, archive: ArchiveReader) -> tuple[str, ...]:
@@ -407,7 +427,23 @@ class PlannedReplay:
             if self.target.creates:
                 admin = await asyncio.to_thread(admin.again)
             allow_open_files(FILES + PRODUCERS * (FILES_OF_A_PRODUCER + admin.num_brokers))
-            yield partial(self._run, *await asyncio.to_thread(self._begun, admin))
+            try:
+                yield partial(self._run, *await asyncio.to_thread(self._begun, admin))
+            except BlockgzError as error:
+                if self.target.creates and not (self.request.follows or isinstance(error, MAY_CONTINUE)):
+                    await asyncio.to_thread(self._take_back, error)
+                raise
+
+    def _take_back(self, error: BlockgzError) -> None:
+        """Delete the topic that this run created, and forget the job, if the failure left the topic empty."""
+        with suppress(BlockgzError):
+            kept, properties = self.folder.request(), self.target.properties
+            if kept is None or (undo := plan_undo(self.folder, kept, properties)).records:
+                return
+            carry_out(undo, self.folder, properties, wall_clock())
+            kafka_groups(properties).delete(kept.names.group_id)
+            self.folder.remove(kept=REPORTED)
+            error.why += f"; topic {kept.target}, which this run created, was empty and is deleted again"
 
     def _begun(self, admin: KafkaAdmin) -> tuple[RecordSink, Keeping]:
         """Write the job's request into its folder, with the id of the target as it is now."""
@@ -424,7 +460,8 @@ class PlannedReplay:
         else:
             refuse_changed_target(kept, facts)
         patience, properties = self.request.patience, self.request.producing(self.target.properties)
-        keeping = Keeping(self.log, TopicPin(admin, job.target, kept.target_topic_id).check, patience)
+        check = TopicPin(admin, job.target, kept.target_topic_id).check
+        keeping = Keeping(self.log, check, patience, self._note_skips)
         limit = facts.config.max_message_bytes if facts and facts.config else None
         if self.positions is not None:
             return TransactionalSink(properties, job, self.positions, limit, producers=kept.producers), keeping
@@ -433,6 +470,14 @@ class PlannedReplay:
             properties, job.target, folder.positions, limit, timeout_ms=timeout_ms, producers=kept.producers
         )
         return sink, keeping
+
+    def _note_skips(self, _: None) -> None:
+        """Store what was passed over at damage and is not stored yet."""
+        for partition, lost in self.damage.skipped:
+            if (partition, lost) not in self.damage.earlier:
+                name = f"{partition.partition:05d}-{lost.start:020d}-{lost.end:020d}"
+                self.folder.put(JobSkipped(partition=partition.partition, **lost._asdict()), name)
+                self.damage.earlier.append((partition, lost))
 
     async def _run(self, sink: RecordSink, keeping: Keeping, commands: Commands, progress: Progress) -> ReplayResult:
         result = await run_replay(self.work, sink, self.request.pace, commands, progress, keeping)
@@ -504,6 +549,7 @@ async def planned_replay(
             refuse_long_metadata(work.first)
         created = kept is not None and kept.created is True
         plan = await plan_work(request, target, work, missing, created=created)
+        damage.earlier += skipped_before(await asyncio.to_thread(folder.all, JobSkipped), work)
         yield PlannedReplay(
             request, target, work, plan, damage, folder, kept or fresh, positions, log=FolderLog(folder)
         )

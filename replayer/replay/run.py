@@ -228,6 +228,8 @@ class Keeping(NamedTuple):
     check: Callable[[Mapping[int, int]], Mapping[int, int]] = lambda _: {}
     """A function such as `TopicPin.check`, from the least ends of lanes to their ends now."""
     patience: float = PATIENCE_SECONDS
+    note_skips: Callable[[None], None] = lambda _: None
+    """A function that stores what was passed over at damage."""
 
 
 NOTHING_KEPT = Keeping()
@@ -671,6 +673,7 @@ class _RunningReplay:
             await self._patiently(self.keeping.log.note, runs, StoreUnavailable)
         self._attempted, self._attempted_runs = mark, runs
         if mark.positions:
+            await self._patiently(self.keeping.note_skips, None, StoreUnavailable)
             await self._by_sink(self.sink.commit, mark.positions)
         self._attempted, self._attempted_runs = _Commit({}, {}), ()
         self._ledger.committed(mark.positions)

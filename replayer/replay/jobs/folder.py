@@ -94,6 +94,19 @@ class JobComplete(Sealed, frozen=True, kw_only=True):
 
 
 @stored
+class JobSkipped(Sealed, frozen=True, kw_only=True):
+    """Offsets of a source partition that a run passed over at damage, noted before a position behind them."""
+
+    file: ClassVar = "skipped/{}.json"
+    format: str = "blockgz-replay-skipped"
+    version: int = 1
+    partition: int
+    start: Offset
+    end: Offset
+    reason: str
+
+
+@stored
 class Attempt(Sealed, frozen=True, kw_only=True):
     """One run of the job; only that run knows `id`."""
 
@@ -220,12 +233,12 @@ class RecordFolder:
         """Return the records of a kind in order of their names; raise ReplayRefused if one is damaged."""
         return [each for name in self.names(kind) if (each := self.get(kind, name)) is not None]
 
-    def remove(self) -> None:
-        """Delete the folder."""
+    def remove(self, *, kept: Collection[str] = ()) -> None:
+        """Delete the folder; objects of these names are `kept`."""
         # The request goes last, so that an interrupted removal can be repeated.
         last = f"{self.name}/request.json"
         for found in list(self._store.list(f"{self.name}/")):
-            if found.key != last:
+            if found.key not in (last, *(f"{self.name}/{name}" for name in kept)):
                 self._store.delete(found.key)
         self._store.delete(last)
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from blockgz.archive import paging
 from blockgz.archive.archive import ArchivePlace, ArchiveReader, opened
 from blockgz.archive.paging import Missing, Page, missing_between, page_at, page_before, page_from
-from blockgz.archive.partition import ArchivedPartition
+from blockgz.archive.partition import ArchivedPartition, LostRange, SkipDamage
 from blockgz.archive.positions import (
     AT_END,
     AT_START,
@@ -30,7 +31,7 @@ from blockgz.archive.positions import (
     resolve_range,
     seek_time,
 )
-from blockgz.archive.selection import DamagePolicies, Positions, Selection, select, selected, selected_batches
+from blockgz.archive.selection import SKIPS, DamagePolicies, Positions, Selection, select, selected, selected_batches
 from blockgz.errors import UsageError
 from blockgz.record_filter import KeyIn, Not, RecordFilter
 from blockgz.store.address import LocalAddress
@@ -557,3 +558,12 @@ def _readings(text: str, zone: ZoneInfo) -> list[int]:
 )
 def test_a_job_stores_times_that_mean_the_same_everywhere(text: str, zone: ZoneInfo | None, stored: str) -> None:
     assert position_text(text, parse_position(text, NOON, zone), zone) == stored
+
+
+def test_damage_of_earlier_runs_is_named_once_though_it_has_grown() -> None:
+    partition = cast("ArchivedPartition", object())
+    damage = DamagePolicies(SKIPS)
+    damage.earlier += [(partition, LostRange(5, 8, "torn")), (partition, LostRange(0, 2, "gone"))]
+    policy = cast("SkipDamage", damage.of(partition))
+    policy.skipped += [LostRange(5, 9, "torn"), LostRange(20, 30, "torn")]
+    assert [each[:2] for _, each in damage.skipped] == [(5, 9), (0, 2), (20, 30)]

@@ -381,6 +381,27 @@ def test_a_chunk_that_is_gone_is_skipped(program: Program, copy: str, root: Path
     assert program.held(copy) == 140
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["gz", "index.json"])
+def test_a_job_that_met_damage_is_finished_and_each_report_says_what_it_lacks(
+    program: Program, copy: str, root: Path, suffix: str
+) -> None:
+    lost = next(root.glob(f"topic=orders/partition=00001/*00.{suffix}"))
+    body = lost.read_bytes()
+    lost.write_bytes(bytes(len(body)))
+    named = ("replay", "orders", "--to-topic", copy, "--yes", "--json", "--job", "j")
+    exited(program(*named), 3)
+    done = json.loads(exited(program(*named, "--resume", "--on-damage", "skip"), 3).stdout)
+    assert done["complete"] and program.held(copy) == 140
+    ranges = [(each["from"], each["to"]) for each in done["skipped"]]
+    assert (ranges[0][0], ranges[-1][1]) == (0, 40)
+    lost.write_bytes(body)
+    for options in (("--on-damage", "skip"), ()):
+        again = json.loads(exited(program(*named, "--resume", *options), 3).stdout)
+        assert (again["complete"], again["records"], again["skipped"]) == (True, 0, done["skipped"])
+    assert program.held(copy) == 140
+
+
 def test_nothing_recorded_and_a_target_with_records(program: Program, copy: str, cluster: MockCluster) -> None:
     cluster.produce(copy, 1, records(range(3)))
     result = exited(program("replay", "orders", "--to-topic", copy, "--yes", "--resume"), 2)

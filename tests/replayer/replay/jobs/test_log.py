@@ -5,12 +5,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from blockgz.archive.partition import LostRange
 from blockgz.archive.positions import OffsetRange
 from blockgz.errors import AccessDenied, StoreBusy, StoreUnavailable, UsageError
 from blockgz.kafka import LogBounds
@@ -29,12 +31,15 @@ from replayer.replay.jobs.folder import (
     FolderLog,
     JobFolder,
     JobRequest,
+    JobSkipped,
     JobUndone,
     LaneEnd,
     Segment,
     refuse_other_folder,
     runs_in,
 )
+from replayer.replay.replaying import skipped_before
+from replayer.replay.run import ReplayWork
 from replayer.replay.sinks.producer import KafkaSink
 from tests.support.archives import records
 from tests.support.memory_store import MemoryStore
@@ -606,6 +611,17 @@ def test_what_is_not_the_jobs_own(
     bounds: tuple[int, int], ranges: list[tuple[int, int]], expected: list[tuple[int, int]]
 ) -> None:
     assert list(undo.outside(LogBounds(*bounds), [OffsetRange(*each) for each in ranges])) == expected
+
+
+def test_what_earlier_runs_skipped_counts_unless_it_is_read_again(folder_undo: JobFolder) -> None:
+    """A lane that is behind the damage lacks it for good, even if another one is not."""
+    for start in (900, 5, 700):
+        folder_undo.put(JobSkipped(partition=0, start=start, end=start + 5, reason="torn"), f"00000-{start:020d}")
+    folder_undo.put(JobSkipped(partition=7, start=0, end=5, reason="not of this job"), "00007")
+    recorded = {0: position(3), 1: position(710)}
+    work = SimpleNamespace(selections=[SimpleNamespace(partition=SimpleNamespace(partition=0))], recorded=recorded)
+    found = skipped_before(folder_undo.all(JobSkipped), cast("ReplayWork", work))
+    assert [lost for _, lost in found] == [LostRange(5, 10, "torn"), LostRange(700, 705, "torn")]
 
 
 def test_a_job_that_was_taken_back_is_undone_for_ever(folder_undo: JobFolder, tmp_path: Path) -> None:
