@@ -178,6 +178,17 @@ class Erased(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"})
         return self.start <= offset < self.end
 
 
+def disjoint(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the same offsets as ranges [start, end) in order and apart: those that overlap or touch are joined."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
 def check_gaps(gaps: Sequence[Gap], end: int | None) -> None:
     """Raise ValueError unless the gaps are in order, apart from each other, and below `end`."""
     if any(before.end > after.start for before, after in pairwise(gaps)):

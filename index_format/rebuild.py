@@ -272,14 +272,8 @@ class Ranges:
     """Offsets as ranges, in order and apart."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        for start, end in sorted(ranges):
-            if self.ends and start <= self.ends[-1]:
-                self.ends[-1] = max(self.ends[-1], end)
-            else:
-                self.starts.append(start)
-                self.ends.append(end)
+        joined = objects.disjoint(ranges)
+        self.starts, self.ends = [start for start, _ in joined], [end for _, end in joined]
         self._below = [0, *accumulate(end - start for start, end in zip(self.starts, self.ends, strict=True))]
 
     def below(self, offset: int) -> int:

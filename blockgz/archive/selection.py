@@ -50,7 +50,7 @@ from blockgz.units import timestamp_text
 from index_format.blocks import decode_parts
 from index_format.keys import TopicFolder, parse_topic_folder
 from index_format.marker import ChunkCatalog, ChunkEntry, ReferenceCatalog, TimeBounded
-from index_format.objects import ERASED
+from index_format.objects import ERASED, disjoint
 
 
 class Selection(NamedTuple):
@@ -336,13 +336,7 @@ async def erased_ranges(partition: ArchivedPartition, start: int, end: int) -> l
 
 def joined_ranges(ranges: Iterable[tuple[int, int]]) -> list[OffsetRange]:
     """Return the offsets of ranges, in order and apart."""
-    found: list[OffsetRange] = []
-    for start, end in sorted(ranges):
-        if found and start <= found[-1].end:
-            found[-1] = OffsetRange(found[-1].start, max(found[-1].end, end))
-        else:
-            found.append(OffsetRange(start, end))
-    return found
+    return [OffsetRange(*each) for each in disjoint(ranges)]
 
 
 async def _check_timestamps(partition: ArchivedPartition) -> None:

@@ -6,7 +6,6 @@ Kafka.
 """
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blockgz.archive.positions import OffsetRange
+from index_format.objects import disjoint
 from replayer.errors import ReplayRefused
 
 VERSION = 1
@@ -243,12 +243,7 @@ def _inside(offsets: Offsets, ranges: tuple[OffsetRange, ...]) -> npt.NDArray[np
 
 def _joined(ranges: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
     """Rising ranges without those that touch, and with as few as are kept."""
-    merged = [ranges[0]]
-    for before, each in pairwise(ranges):
-        if each.start == before.end:
-            merged[-1] = OffsetRange(merged[-1].start, each.end)
-        else:
-            merged.append(each)
+    merged = [OffsetRange(*each) for each in disjoint(ranges)]
     surplus = len(merged) - MAX_RANGES
     if surplus > 0:
         merged = [OffsetRange(merged[0].start, merged[surplus].end), *merged[surplus + 1 :]]

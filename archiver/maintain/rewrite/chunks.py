@@ -18,7 +18,7 @@ from blockgz.store.writer import Body, FileBody
 from index_format.blocks import Compressor, RawBlock
 from index_format.keys import PartitionKeys, data_suffix
 from index_format.marker import ChunkEntry, block_at_or_after, merged_ranges
-from index_format.objects import ERASED, BlockEntry, ChunkIndex, Erased, Stored
+from index_format.objects import ERASED, BlockEntry, ChunkIndex, Erased, Stored, disjoint
 
 Offsets = npt.NDArray[np.int64]
 
@@ -28,16 +28,8 @@ class OffsetRanges:
 
     def __init__(self, ranges: Iterable[range | Erased] = ()) -> None:
         """The ranges may overlap or touch, in any order."""
-        spans = sorted((each.start, each.stop if isinstance(each, range) else each.end) for each in ranges)
-        joined: list[list[int]] = []
-        for start, end in spans:
-            if start >= end:
-                continue
-            if joined and start <= joined[-1][1]:
-                joined[-1][1] = max(joined[-1][1], end)
-            else:
-                joined.append([start, end])
-        table = np.array(joined, np.int64).reshape(-1, 2)
+        spans = ((each.start, each.stop if isinstance(each, range) else each.end) for each in ranges)
+        table = np.array(disjoint(span for span in spans if span[0] < span[1]), np.int64).reshape(-1, 2)
         self._starts, self._ends = table[:, 0], table[:, 1]
 
     @classmethod
