@@ -224,7 +224,7 @@ HEADING = ("timestamp", "level", "event")
 def _renderers(log_format: str) -> list[Processor]:
     if log_format == "json":
         return [_heading_first, structlog.processors.JSONRenderer()]
-    return [_TextRenderer()]
+    return [_as_text]
 
 
 def _without_passwords(_: WrappedLogger, __: str, line: Any) -> Any:
@@ -235,13 +235,11 @@ def _heading_first(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return {**{key: event[key] for key in HEADING}, **event}
 
 
-class _TextRenderer:
-    """`2026-01-02T03:04:05.678901Z WARNING retry attempt=3 cause="no answer"`."""
+_PAIRS = structlog.processors.LogfmtRenderer(bool_as_flag=False)
 
-    def __init__(self) -> None:
-        self._pairs = structlog.processors.LogfmtRenderer(bool_as_flag=False)
 
-    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
-        heading = f"{event['timestamp']} {event['level'].upper()} {event['event']}"
-        pairs = {key: value for key, value in event.items() if key not in HEADING and value is not None}
-        return f"{heading} {self._pairs(logger, method, pairs)}" if pairs else heading
+def _as_text(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    """Return `2026-01-02T03:04:05.678901Z WARNING retry attempt=3 cause="no answer"`."""
+    heading = f"{event['timestamp']} {event['level'].upper()} {event['event']}"
+    pairs = {key: value for key, value in event.items() if key not in HEADING and value is not None}
+    return f"{heading} {_PAIRS(logger, method, pairs)}" if pairs else heading

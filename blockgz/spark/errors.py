@@ -136,7 +136,8 @@ def failure_of(text: str, condition: str | None = None) -> BlockgzError:
             remedy="install the driver's version of blockgz[spark] there, or ship an environment with "
             "--archives and set PYSPARK_PYTHON to its Python",
         )
-    why = _first_words(text)
+    said = [line for each in text.splitlines() if (line := each.strip()) and not _TRACE.match(line)]
+    why = " ".join(" ".join(said[:3]).split())[:500]
     if condition in _SETTLED:
         return UsageError("Spark refuses to start", why=why, remedy=_SETTLED[condition])
     return SparkFailed(
@@ -145,10 +146,3 @@ def failure_of(text: str, condition: str | None = None) -> BlockgzError:
         remedy="see Spark's log, or run again with --debug; a lost executor needs more memory outside the "
         "heap: set spark.executor.memoryOverhead=1g",
     )
-
-
-def _first_words(text: str) -> str:
-    """Return the first lines of Spark's message without stack traces."""
-    lines = [line.strip() for line in text.splitlines()]
-    said = [line for line in lines if line and not _TRACE.match(line)]
-    return " ".join(" ".join(said[:3]).split())[:500]

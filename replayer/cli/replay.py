@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -20,7 +20,6 @@ import msgspec
 from blockgz import errors
 from blockgz.archive.archive import ArchivePlace, TopicPartitions, parse_topic
 from blockgz.archive.cuts import cut_lines, refuse_doubtful
-from blockgz.archive.partition import ArchivedPartition, LostRange
 from blockgz.archive.positions import OffsetRange, Rule
 from blockgz.process import loop_signals, run_async, share_heaps
 from blockgz.program import options as shared
@@ -362,14 +361,6 @@ def _range_text(offsets: OffsetRange | None) -> str:
     return "-" if offsets is None else range_text(offsets.start, offsets.end)
 
 
-def skipped_json(skipped: Sequence[tuple[ArchivedPartition, LostRange]]) -> list[dict[str, Any]]:
-    """Return what was skipped as damaged, for `--json`; `to` is excluded."""
-    return [
-        {"partition": partition.partition, "from": each.start, "to": each.end, "reason": each.reason}
-        for partition, each in skipped
-    ]
-
-
 class Steering:
     """Pauses, paces and ends the replay of the current task, and knows how far it is.
 
@@ -606,7 +597,11 @@ async def _replay(options: ReplayOptions, as_json: bool, properties: dict[str, s
     left_out, skipped = planned.target.left_out, planned.damage.skipped
     proof = proof_command(planned.plan.job.name, request.jobs, properties, address)
     if as_json:
-        more = {"verify": proof, "skipped": skipped_json(skipped), **left_out_json(left_out)}
+        lost = [
+            {"partition": partition.partition, "from": each.start, "to": each.end, "reason": each.reason}
+            for partition, each in skipped
+        ]
+        more = {"verify": proof, "skipped": lost, **left_out_json(left_out)}
         click.echo(msgspec.json.encode(result_json(planned.plan, result) | more))
     else:
         print_result(planned.plan, result)

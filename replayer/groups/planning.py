@@ -8,7 +8,7 @@ not.
 
 import asyncio
 import csv
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -298,7 +298,13 @@ async def plan_groups(
             found.append(replace(position, metadata=only.metadata if only else None))
         if any(lane.offset is not None for lane in found):
             planned.append(PlannedGroup(group, rename(group), tuple(found)))
-    _refuse_twins(planned)
+    if found_twins := twins((group.source, group.name) for group in planned):
+        first, second, name = found_twins
+        raise UsageError(
+            f"groups {first} and {second} would both be {name}",
+            why="--group-map gives them one name",
+            remedy="use other patterns",
+        )
     return GroupPlan(job.request.job, job.request.target, job.target.topic_id, tuple(planned))
 
 
@@ -352,16 +358,6 @@ def _within(lane: LaneTranslation, bounds: Mapping[int, LogBounds]) -> LaneTrans
         )
     note = f"target partition {lane.lane}: its records below {low} are deleted already"
     return replace(lane, offset=low, notes=(*lane.notes, note))
-
-
-def _refuse_twins(groups: Sequence[PlannedGroup]) -> None:
-    if found := twins((group.source, group.name) for group in groups):
-        first, second, name = found
-        raise UsageError(
-            f"groups {first} and {second} would both be {name}",
-            why="--group-map gives them one name",
-            remedy="use other patterns",
-        )
 
 
 CSV_FORM = "group,topic,partition,offset"

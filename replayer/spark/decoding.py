@@ -220,18 +220,6 @@ def _is_of_json(kind: pa.DataType) -> bool:
 _TIME = pa.timestamp("us", tz="UTC")
 
 
-def check_envelope(value: pa.DataType) -> None:
-    """Raise UsageError for values that are no envelopes."""
-    fields = {field.name: field.type for field in value} if pa.types.is_struct(value) else {}
-    missing = [name for name in ("before", "after", "op", "ts_ms") if name not in fields]
-    if missing:
-        raise UsageError(
-            "the values are no envelopes of Debezium",
-            why=f"their schema has no field {missing[0]}",
-            remedy="remove the option envelope, or name the subject of the topic's values with valueSubject",
-        )
-
-
 def unwrapped(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows with `op`, `before`, `after` and `changed_at` in place of `value`; all are null for a tombstone.
 
@@ -312,7 +300,14 @@ def decoded_rows(wanted: Decoding, topics: Sequence[str]) -> RowDecoder:
     """Return a decoder of rows of the topics; requests schemas from the registry if needed."""
     key, value = (_decoder(side, wanted, topics) for side in ("key", "value"))
     if wanted.has_envelope and value is not None:
-        check_envelope(value.type)
+        fields = {field.name: field.type for field in value.type} if pa.types.is_struct(value.type) else {}
+        missing = [name for name in ("before", "after", "op", "ts_ms") if name not in fields]
+        if missing:
+            raise UsageError(
+                "the values are no envelopes of Debezium",
+                why=f"their schema has no field {missing[0]}",
+                remedy="remove the option envelope, or name the subject of the topic's values with valueSubject",
+            )
     return RowDecoder(key, value, wanted.on_bad, wanted.has_envelope)
 
 

@@ -91,19 +91,15 @@ def parse_sink_options(given: Mapping[str, str]) -> TopicSinkOptions:
         )
     if parsed.job is not None:
         parsed.job_into("any")
-        _refuse_lanes_name(parsed.job)
+        name, _, number = parsed.job.rpartition(".")
+        if name and number.isdigit():
+            raise UsageError(
+                f"{parsed.job!r} is not a job name of this format",
+                why=f"positions of partition {number} of a job {name!r} have that name: the rows of one would pass for "
+                "the other's",
+                remedy=f"write {name}-{number}",
+            )
     return parsed
-
-
-def _refuse_lanes_name(job: str) -> None:
-    name, _, number = job.rpartition(".")
-    if name and number.isdigit():
-        raise UsageError(
-            f"{job!r} is not a job name of this format",
-            why=f"positions of partition {number} of a job {name!r} have that name: the rows of one would pass for the "
-            "other's",
-            remedy=f"write {name}-{number}",
-        )
 
 
 def _routing(text: str) -> Routing:

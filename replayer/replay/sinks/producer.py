@@ -216,7 +216,10 @@ class TopicProducer:
             self._lanes[partition] = LaneReports(partition, self.ends.get(partition))
         while partition in self._held:
             self._serve(POLL_SECONDS)
-        self._wait_for_window(batch)
+        # No more records than make a window may be unanswered, if they are as large as these are.
+        most = self._window * batch.num_rows // max(1, payload_bytes(batch))
+        while len(self.client) + sum(held.num_rows for held in self._held.values()) > most:
+            self._serve(POLL_SECONDS)
         now = time.monotonic()
         # Without transactions, the first record for a partition goes alone. A broker takes any sequence number from a
         # producer that it does not know in a partition: had it refused the first batch, it would take the next ones,
@@ -330,12 +333,6 @@ class TopicProducer:
         self.raise_failure()
         self.raise_if_stopped()
         self._release()
-
-    def _wait_for_window(self, batch: pa.RecordBatch) -> None:
-        """Wait until no more records are unanswered than make a window, if they are as large as these are."""
-        most = self._window * batch.num_rows // max(1, payload_bytes(batch))
-        while len(self.client) + sum(held.num_rows for held in self._held.values()) > most:
-            self._serve(POLL_SECONDS)
 
     def _wait_for_room(self, record_bytes: int) -> None:
         if len(self.client) == 0:
