@@ -1,9 +1,12 @@
-"""Names of this machine, and connections to other hosts that are not encrypted."""
+"""Names of this machine, addresses to listen on, and connections to other hosts that are not encrypted."""
 
+import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
+
+from blockgz.errors import UsageError
 
 
 def is_loopback(host: str) -> bool:
@@ -53,3 +56,24 @@ def _host(broker: str) -> str:
         return urlsplit(f"//{broker.rpartition('://')[2]}").hostname or broker
     except ValueError:
         return broker
+
+
+def host_and_port(option: str, text: str) -> tuple[str, int]:
+    """Parse `HOST:PORT` as an option gives it; raise UsageError."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"{option} {text[:80]} is not an address", remedy="write HOST:PORT, such as 127.0.0.1:8080")
+    return host.strip("[]"), int(port)
+
+
+def listening_socket(option: str, host: str, port: int) -> socket.socket:
+    """Return a socket that listens there; raise UsageError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"{option} {host}:{port} cannot be opened",
+            why=getattr(error, "strerror", None) or str(error),
+            remedy="use HOST:PORT with an address of this machine and a free port",
+        ) from error

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-_INTERFACE = 1
+_INTERFACE = 2
 
 
 class Kernel(NamedTuple):
@@ -37,5 +37,5 @@ def _load() -> Any:
     return kernel
 
 
-# In C: record format json, and the records as canonical bytes.
+# In C: record format json, and the records as canonical bytes and as Kafka's record batches.
 KERNEL = chosen(_load, _INTERFACE)

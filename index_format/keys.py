@@ -196,6 +196,14 @@ class PartitionKeys:
         self.folder = folder
         self.partition = partition
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PartitionKeys):
+            return NotImplemented
+        return (self.layout, self.folder, self.partition) == (other.layout, other.folder, other.partition)
+
+    def __hash__(self) -> int:
+        return hash((self.layout, self.folder, self.partition))
+
     def __str__(self) -> str:
         """`orders:3`, or `orders~2:3` for the second incarnation."""
         return f"{self.folder}:{self.partition}"

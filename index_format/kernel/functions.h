@@ -13,5 +13,6 @@ PyObject *count_lines(PyObject *module, PyObject *raw);
 PyObject *explain_crashes(PyObject *module, PyObject *nothing);
 PyObject *canonical_stream(PyObject *module, PyObject *batch);
 PyObject *digest_streams(PyObject *module, PyObject *batch);
+PyObject *record_batches(PyObject *module, PyObject *arguments);
 
 #endif

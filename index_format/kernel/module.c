@@ -2,7 +2,7 @@
 #include "functions.h"
 
 /* Raised with every change of what a function takes or gives; index_format/kernel_choice.py says the one it knows. */
-#define INTERFACE 1
+#define INTERFACE 2
 
 static int
 module_exec(PyObject *module)
@@ -21,6 +21,7 @@ static PyMethodDef functions[] = {
     {"count_lines", count_lines, METH_O, "bytes -> how many newlines they have"},
     {"canonical_stream", canonical_stream, METH_O, "batch -> canonical bytes, or None"},
     {"digest_streams", digest_streams, METH_O, "batch -> the bytes of contents and of positions, or None"},
+    {"record_batches", record_batches, METH_VARARGS, "batch, most bytes -> Kafka's record batches, or None"},
     {"explain_crashes", explain_crashes, METH_NOARGS, "a line on stderr where the process ends by a fault"},
     {NULL, NULL, 0, NULL},
 };
@@ -33,7 +34,7 @@ static PyModuleDef_Slot module_slots[] = {
 static PyModuleDef module_def = {
     PyModuleDef_HEAD_INIT,
     .m_name = "index_format._kernel",
-    .m_doc = "Record format json and the records' digest in C; index_format/kernel/README.md.",
+    .m_doc = "Record format json, the records' digest and Kafka's record batches in C; index_format/kernel/README.md.",
     .m_methods = functions,
     .m_slots = module_slots,
 };

@@ -49,6 +49,7 @@ COMMANDS = {
         "Check the signature of a report, also of one made by `archiver erase`.",
     ),
     "serve": ("replayer.cli.serve:command", "Show an archive as a web page, with an API under it."),
+    "broker": ("replayer.cli.broker:command", "Serve an archive to Kafka clients as a broker that is only read."),
     "spark": ("replayer.cli.spark:command", "Load and export archives as Spark jobs, on this machine or a cluster."),
 }
 

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from blockgz.archive.archive import ArchivePlace
 from blockgz.errors import UsageError
+from blockgz.hosts import host_and_port, listening_socket
 from blockgz.kafka.connection import client_settings
 from blockgz.kafka.secrets import look_up_secrets
 from blockgz.process import ENDING, ended_soon_after_signals, loop_signals, run_async, share_heaps
@@ -36,15 +37,8 @@ STALLED_LOOKS = 6
 
 
 def _access(**given: Any) -> tuple[Access, int]:
-    host, port = _host_and_port(given.pop("http"))
+    host, port = host_and_port("--http", given.pop("http"))
     return Access(host, **given), port
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--http {address[:80]} is not an address", remedy="write HOST:PORT, such as 127.0.0.1:8080")
-    return host.strip("[]"), int(port)
 
 
 # Passes `access: tuple[Access, int]`, the port last.
@@ -142,7 +136,7 @@ def command(access: tuple[Access, int], kafka: dict[str, str], archive: ArchiveP
         )  # so that a fault is reported now, not by the first replay
     share_heaps()
     settings = ServeSettings(archive.absolute(), access[0], kafka, zone=option_zone(), **given)
-    listening = _listen(access[0].host, access[1])
+    listening = listening_socket("--http", access[0].host, access[1])
     run_async(_serve(settings, listening))
 
 
@@ -159,19 +153,6 @@ def _check_reports(reports: Path | None, report_key: Path | None, sign_key: Path
         signed(b"", sign_key)
     if report_key is not None:
         is_signed_by(b"", b"", report_key)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
-        )
-    except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"--http {host}:{port} cannot be opened",
-            why=getattr(error, "strerror", None) or str(error),
-            remedy="use HOST:PORT with an address of this machine and a free port",
-        ) from error
 
 
 class _Server(uvicorn.Server):

@@ -21,6 +21,12 @@ def connect_jars() -> Path:
     return jars_with_dependencies(f"connect-{KAFKA_VERSION}", [*connect, "org.slf4j:slf4j-nop:1.7.36"])
 
 
+def tools_jars() -> Path:
+    """The folder with Kafka's command line tools; PartMissingError where they cannot be had."""
+    tools = [f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}", "org.slf4j:slf4j-nop:1.7.36"]
+    return jars_with_dependencies(f"tools-{KAFKA_VERSION}", tools)
+
+
 def _run_java(program: Path, jars: Path, arguments: Sequence[str], lines: Sequence[str]) -> list[str]:
     """The lines that a Java program of one file answers to these lines."""
     flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
