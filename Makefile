@@ -17,7 +17,7 @@ SANITIZED := build/sanitized
 COMPILE_SANITIZED = gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -shared -fPIC -std=gnu11 \
 	-DPy_LIMITED_API=0x030B0000 -I index_format/kernel \
 	-I "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
-SANITIZED_TESTS := tests/index_format/record_formats/test_json_lines_kernel.py tests/index_format/test_canonical_kernel.py \
+SANITIZED_TESTS := tests/replayer/broker/test_record_batches.py tests/index_format/record_formats/test_json_lines_kernel.py tests/index_format/test_canonical_kernel.py \
 	tests/blockgz/kafka/test_kernel_client.py tests/blockgz/kafka/test_batch_producer.py
 # Memory that is freed stays for a while, so that its use is seen: no test of memory among them.
 # Python's allocator and Arrow's would hide from the sanitizer what is read and written beside an object.
