@@ -1,17 +1,19 @@
 """`replayer broker` in the hands of clients that know nothing of it: what they read is what the cluster held."""
 
-import re
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiokafka
 import pytest
+from aiokafka import AIOKafkaConsumer
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
+from system_test.support.archive_broker import Endpoint, serving
 from system_test.support.archiving import Site, folder_site, store_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
 from system_test.support.contents import NASTY_MS, produce_nasty
@@ -19,7 +21,7 @@ from system_test.support.environment import tool
 from system_test.support.java_clients import tools_jars
 from system_test.support.kafka_broker import KafkaBroker
 from system_test.support.object_store import VersityGateway
-from system_test.support.programs import Running, run, start
+from system_test.support.programs import run
 from system_test.support.topics import (
     NewRecord,
     Record,
@@ -36,23 +38,6 @@ NASTY, COMPACTED, LOG_TIME, LARGE, AGAIN = "nasty", "compacted", "log-time", "la
 LARGE_BYTES = 20 << 20
 JAVA_SECONDS = 60
 NEWEST_TIME = -3
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """A running `replayer broker`, and the cluster whose archive it serves."""
-
-    bootstrap: str
-    site: Site
-    running: Running
-
-
-def serving(site: Site, *arguments: object, topics: tuple[str, ...] = ()) -> tuple[Running, str]:
-    """Start the broker on a free port; return its address too."""
-    where = ("--listen", "127.0.0.1:0", *arguments, *site.archive)
-    running = start("replayer", "broker", *topics, *where, env=site.env)
-    found = running.wait_for(lambda: re.search(r"serving \S+ on (\S+);", running.stderr), 30, "the broker to listen")
-    return running, found[1]
 
 
 def fill(bootstrap: str) -> None:
@@ -89,9 +74,8 @@ def endpoint(
     delete_topic(broker.bootstrap, AGAIN)
     fill_topic(broker.bootstrap, AGAIN, [NewRecord(b"second life")] * 2)
     site.once(AGAIN)
-    running, bootstrap = serving(site, "--fresh", "500ms")
-    with running:
-        yield Endpoint(bootstrap, site, running)
+    with serving(site, "--fresh", "500ms") as endpoint:
+        yield endpoint
     for topic in topics:
         delete_topic(broker.bootstrap, topic)
 
@@ -160,6 +144,22 @@ def test_kcat_reads_what_the_cluster_holds(endpoint: Endpoint, kcat: str) -> Non
     assert lines(endpoint.bootstrap, NASTY, *one) == lines(endpoint.site.bootstrap, NASTY, *one)
 
 
+def test_aiokafka_reads_what_the_cluster_holds(endpoint: Endpoint) -> None:
+    async def values(bootstrap: str) -> list[tuple[Any, ...]]:
+        found = []
+        async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+            places = [aiokafka.TopicPartition(NASTY, number) for number in (0, 1)]
+            consumer.assign(places)
+            await consumer.seek_to_beginning(*places)
+            ends = await consumer.end_offsets(places)
+            while any([await consumer.position(place) < ends[place] for place in places]):
+                for messages in (await consumer.getmany(timeout_ms=500)).values():
+                    found += [(m.partition, m.offset, m.timestamp, m.key, m.value, m.headers) for m in messages]
+        return sorted(found, key=lambda each: each[:2])
+
+    assert asyncio.run(values(endpoint.bootstrap)) == asyncio.run(values(endpoint.site.bootstrap)) != []
+
+
 def java(main: str, *arguments: object) -> bytes:
     """What a tool of Kafka's own prints."""
     flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{tools_jars()}/*"]
@@ -218,8 +218,7 @@ def test_a_group_is_refused_at_once_and_the_log_says_why(endpoint: Endpoint) -> 
 def test_a_consumer_at_the_end_gets_what_is_archived_from_now_on(broker_site: Site, topic_name: str) -> None:
     fill_topic(broker_site.bootstrap, topic_name, [NewRecord(b"old")] * 3)
     broker_site.once(topic_name)
-    running, bootstrap = serving(broker_site, "--fresh", "200ms", topics=(topic_name,))
-    with running:
+    with serving(broker_site, "--fresh", "200ms", topics=(topic_name,)) as (bootstrap, _, running):
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "auto.offset.reset": "latest"})
         consumer.assign([TopicPartition(topic_name, 0, OFFSET_END)])
 
@@ -240,8 +239,7 @@ def test_what_an_erase_removed_is_a_hole_within_a_minute(broker_site: Site, topi
     records = [NewRecord(b"%d" % n, key=b"anna" if n % 3 else b"ben") for n in range(90)]
     fill_topic(broker_site.bootstrap, topic_name, records)
     broker_site.once(topic_name, "--block-bytes", "4KiB")
-    running, bootstrap = serving(broker_site, "--fresh", "200ms", topics=(topic_name,))
-    with running:
+    with serving(broker_site, "--fresh", "200ms", topics=(topic_name,)) as (bootstrap, *_):
         assert len(read(bootstrap, topic_name)) == 90
         run("archiver", "erase", topic_name, "--key", "anna", "--yes", *broker_site.archive, env=broker_site.env)
         rest = [n for n in range(90) if n % 3 == 0]
@@ -255,8 +253,7 @@ def test_damage_is_an_error_that_no_client_jumps_over(broker: KafkaBroker, topic
     site.once(topic_name, "--block-bytes", "4KiB", "--chunk-records", "100")
     chunk = sorted((tmp_path / "archive").rglob("*.gz"))[2]
     chunk.write_bytes(b"\0" * chunk.stat().st_size)
-    running, bootstrap = serving(site)
-    with running:
+    with serving(site) as (bootstrap, _, running):
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "auto.offset.reset": "earliest"})
         consumer.assign([TopicPartition(topic_name, 0, 0)])
         found = [message for message in consumer.consume(202, timeout=10) if message.error() is None]
@@ -278,8 +275,7 @@ def test_users_log_in_by_scram_and_see_their_topics(broker_site: Site, topic_nam
             check=True,
         )
     assert users.stat().st_mode & 0o077 == 0 and "password" not in users.read_text()
-    running, bootstrap = serving(broker_site, "--users", users, topics=(topic_name,))
-    with running:
+    with serving(broker_site, "--users", users, topics=(topic_name,)) as (bootstrap, *_):
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
             anna = login | {"sasl.username": "anna", "sasl.password": "password of anna"}

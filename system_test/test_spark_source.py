@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from system_test.support.archive_broker import Endpoint, serving
 from system_test.support.archiving import Site, folder_site
 from system_test.support.compaction import compact_and_wait, create_compacted_topic
 from system_test.support.contents import produce_nasty
@@ -51,7 +52,7 @@ def archived(spark: SparkSession, site: Site, topic: str, **options: str) -> Dat
     return reader.load()
 
 
-def in_kafka(spark: SparkSession, site: Site, topic: str, **options: str) -> DataFrame:
+def in_kafka(spark: SparkSession, site: Site | Endpoint, topic: str, **options: str) -> DataFrame:
     own = {"kafka.bootstrap.servers": site.bootstrap, "kafka.isolation.level": "read_committed"}
     return spark.read.format("kafka").options(subscribe=topic, includeHeaders="true", **own, **options).load()
 
@@ -82,6 +83,21 @@ def test_the_archive_and_the_topic_are_equal(
     assert (
         assert_equal(archived(spark, broker_site, topic, **times), in_kafka(spark, broker_site, topic, **times)) == 300
     )
+
+
+def test_sparks_own_source_reads_the_archive_from_a_broker_over_it(
+    spark: SparkSession, broker_site: Site, topic_name: str, tmp_path: Path
+) -> None:
+    readable = produce_nasty(broker_site.bootstrap, topic_name, 3)
+    broker_site.once(topic_name, "--block-bytes", "4KiB")
+    with serving(broker_site, topics=(topic_name,)) as endpoint:
+        assert assert_equal(in_kafka(spark, endpoint, topic_name), in_kafka(spark, broker_site, topic_name)) == readable
+        times = {"startingTimestamp": str(FIRST_MS + 100), "endingTimestamp": str(FIRST_MS + 400)}
+        assert in_kafka(spark, endpoint, topic_name, **times).count() == 300
+        own = {"kafka.bootstrap.servers": endpoint.bootstrap, "startingOffsets": "earliest", "subscribe": topic_name}
+        stream = spark.readStream.format("kafka").options(**own).load().writeStream.trigger(availableNow=True)
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("streamed").awaitTermination()
+        assert spark.table("streamed").count() == readable
 
 
 def test_a_compacted_topic(spark: SparkSession, broker_site: Site, topic_name: str) -> None:
