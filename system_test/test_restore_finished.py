@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,9 @@ def test_a_restore_is_listed_and_undone_as_one_thing(archive: tuple[ArchiveWrite
     produce(site.bootstrap, f"new.{topics[0]}", [NewRecord(b"foreign", partition=0)])
     commit(site.bootstrap, shared, f"new.{topics[0]}", {0: 1})
 
-    undo = ("undo", topic_name, *site.kafka)
+    copies = dataclasses.replace(site, address=f"{site.address}-copies")
+    copies.once(*(f"new.{topic}" for topic in topics))
+    undo = ("undo", topic_name, *copies.archive, *site.kafka)
     assert "--yes is not set" in restore(site, *undo).expect(2).stderr
     planned = json.loads(restore(site, *undo, "--dry-run", "--json").expect(3).stdout)
     assert ([each["topic"] for each in planned["topics"]], planned["groups"]) == ([f"new.{topics[1]}"], [own, shared])
@@ -186,6 +189,12 @@ def test_a_restore_is_listed_and_undone_as_one_thing(archive: tuple[ArchiveWrite
     there = topic_names(site.bootstrap)
     assert (f"new.{topics[0]}" in there, f"new.{topics[1]}" in there) == (True, False)
     assert set(group_names(site.bootstrap)) >= {shared, own}, "both have positions in what stays"
+
+    assert f"1 partitions in {copies.address} are marked as undone" in done.stderr
+    shutil.rmtree(Path(copies.address, f"topic=new.{topics[1]}"))
+    gone = copies.replayer("ls", check=3).stderr.splitlines()
+    assert gone[-1].startswith("gone: 1 partitions of undone restores;")
+    assert not [line for line in gone if line.startswith("error")]
 
     delete_topic(site.bootstrap, f"new.{topics[0]}")
     wait_until(lambda: f"new.{topics[0]}" not in topic_names(site.bootstrap), 30, "the topic to be gone")

@@ -1,6 +1,6 @@
 """`replayer jobs`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -104,11 +104,7 @@ def _list(store: ToolStore | None, *, as_json: bool) -> int:
         click.echo(msgspec.json.encode({"jobs": listed}))
     else:
         words = {True: "yes", False: "no", None: "-"}
-        shown: dict[str, Callable[[Any], Any]] = {
-            "begun_at_ms": time_text,
-            "transactional": words.get,
-            "complete": words.get,
-        }
+        shown: dict[str, Any] = {"begun_at_ms": time_text, "transactional": words.get, "complete": words.get}
         rows = [[shown.get(name, lambda it: it)(value) for name, value in each.items()] for each in listed]
         print_table(COLUMNS, rows, droppable=DROPPABLE)
     return code

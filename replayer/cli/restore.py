@@ -37,33 +37,15 @@ from replayer.replay.jobs.control import held, is_running, lock_folder
 from replayer.replay.jobs.folder import existing_jobs, job_names, jobs_place, open_jobs, this_process
 from replayer.replay.jobs.undo import undo_document
 from replayer.replay.request import Surroundings
+from replayer.restore import document as records
+from replayer.restore import standby
 from replayer.restore.begun import deleted_topics, plan_restore_undo, restore_document, undo_restore
 from replayer.restore.consumers import Applied, FollowedGroups, set_acls, set_groups
-from replayer.restore.document import (
-    RestoreFolder,
-    RestorePlan,
-    RestoreRecord,
-    StandbyReport,
-    SwitchOver,
-    TopicStand,
-    TopicToRestore,
-    parse_plan,
-    plan_text,
-)
 from replayer.restore.planning import found_topics, gathered, looked_over, name_of, planned_again, refuse_other_archive
 from replayer.restore.running import RestoreRun, TopicOutcome, TopicReplays, outcome_document, plan_document
-from replayer.restore.standby import (
-    StandbyRun,
-    follower_of,
-    follows_elsewhere,
-    lag_of,
-    standby_document,
-    survey,
-    switched_plan,
-)
 
 
-def print_plan(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0) -> None:
+def print_plan(name: str, plan: records.RestorePlan, seconds: float, cut_bytes: int = 0) -> None:
     """The plan as a table, totals and warnings, on stderr."""
     rows = [
         (
@@ -100,13 +82,13 @@ def print_plan(name: str, plan: RestorePlan, seconds: float, cut_bytes: int = 0)
     )
 
 
-def _acls_text(plan: RestorePlan) -> str:
+def _acls_text(plan: records.RestorePlan) -> str:
     unknown = f"; which ones {plan.without_acls} topics had is unknown" if plan.without_acls else ""
     what = "are created for the new names" if plan.create_acls else "are not created without --acls"
     return f"{plan.acls} ACLs of the topics are known, and {what}{unknown}"
 
 
-def _proof_text(plan: RestorePlan) -> str:
+def _proof_text(plan: records.RestorePlan) -> str:
     if plan.sample is not None:
         return f", and a sample of {plan.sample.share:.6g} is proved (seed {plan.sample.seed})"
     if plan.follow is not None:
@@ -114,7 +96,7 @@ def _proof_text(plan: RestorePlan) -> str:
     return ", twice that proved" if plan.prove == "all" else ", without a proof"
 
 
-def _print_notes(topic: TopicToRestore) -> None:
+def _print_notes(topic: records.TopicToRestore) -> None:
     print_each(f"note: {topic.source}: ", (*topic.notes, *(f"recorded gap: {gap}" for gap in topic.gaps)), err=True)
     for setting, value in topic.left_behind.items():
         click.echo(f"note: {topic.source}: {setting}={value} belonged to the old brokers and is left out", err=True)
@@ -166,13 +148,13 @@ THREADS_OF_A_TOPIC = 6
 NOTHING: Mapping[str, Sequence[str]] = {}
 
 
-def with_acls(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
+def with_acls(plan: records.RestorePlan, options: RestoreOptions) -> records.RestorePlan:
     """Return the plan, with or without ACLs if an option says so."""
     is_said = "create_acls" in options.given
     return msgspec.structs.replace(plan, create_acls=options.asked.create_acls) if is_said else plan
 
 
-def adjusted(plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
+def adjusted(plan: records.RestorePlan, options: RestoreOptions) -> records.RestorePlan:
     """Return the plan that was agreed to with what may be said otherwise later: its groups, ACLs and damage."""
     groups, asked = plan.groups, options.asked.groups
     if groups is not None:
@@ -192,7 +174,7 @@ def surroundings(running: Running, archive: ArchiveReader, kafka: dict[str, str]
 
 async def carried_out(
     name: str,
-    plan: RestorePlan,
+    plan: records.RestorePlan,
     options: RestoreOptions,
     around: Surroundings,
     *,
@@ -201,7 +183,7 @@ async def carried_out(
 ) -> int:
     """Restores, prints and writes what was done; `skipped` by source what was passed over at damage before."""
     again = "--switch-over" if options.doing == "switch-over" else "--resume"
-    folder = RestoreFolder(around.jobs, name)
+    folder = records.RestoreFolder(around.jobs, name)
     resume = again == "--switch-over" or options.resume
     await asyncio.to_thread(begin, folder, plan, around, resume=resume, where=options.where)
     began = time.monotonic()
@@ -240,11 +222,13 @@ async def carried_out(
     return ended_code(PARTLY_FAILED if failed else 0, signals, is_done=is_done)
 
 
-def begin(folder: RestoreFolder, plan: RestorePlan, around: Surroundings, *, resume: bool, where: str = "") -> None:
+def begin(
+    folder: records.RestoreFolder, plan: records.RestorePlan, around: Surroundings, *, resume: bool, where: str = ""
+) -> None:
     """Write down what is agreed to, or check that it is continued on the same cluster and archive."""
     cluster = around.admin.cluster_id
     if not resume:
-        record = RestoreRecord(
+        record = records.RestoreRecord(
             name=folder.name, cluster_id=cluster, host=this_process(), begun_at=wall_clock(), plan=plan, where=where
         )
         folder.begin(record)
@@ -274,7 +258,7 @@ async def _applied(
 
 
 @contextmanager
-def ending_signals(run: RestoreRun | StandbyRun) -> Iterator[set[int]]:
+def ending_signals(run: RestoreRun | standby.StandbyRun) -> Iterator[set[int]]:
     """While this lasts, signals end the run; a second one does not wait for the commit. Those that came."""
     work, signals = asyncio.current_task(), set[int]()
 
@@ -296,12 +280,12 @@ ELSEWHERE_SECONDS = 30.0
 
 
 async def followed(
-    name: str, plan: RestorePlan, options: RestoreOptions, around: Surroundings, *, as_json: bool
+    name: str, plan: records.RestorePlan, options: RestoreOptions, around: Surroundings, *, as_json: bool
 ) -> int:
     """Follow until a signal or a switch-over ends it; topics whose state changed are printed, as lines of JSON too."""
-    folder = RestoreFolder(around.jobs, name)
+    folder = records.RestoreFolder(around.jobs, name)
     await asyncio.to_thread(begin, folder, plan, around, resume=options.resume, where=options.where)
-    if await asyncio.to_thread(folder.get, SwitchOver) is not None:
+    if await asyncio.to_thread(folder.get, records.SwitchOver) is not None:
         raise ReplayRefused(
             f"standby {name} is switched over",
             why="consumers and producers may use it",
@@ -312,7 +296,7 @@ async def followed(
         cluster = await asyncio.to_thread(kafka_groups, around.properties)
         groups = FollowedGroups(wanted, name, cluster)
     replays = TopicReplays(name, lambda *_: None)
-    run = StandbyRun(
+    run = standby.StandbyRun(
         plan,
         folder,
         around,
@@ -328,12 +312,12 @@ async def followed(
             await run.follow()
         except asyncio.CancelledError as stopped:
             raise click.exceptions.Exit(ended_code(FAILED, signals, is_done=False)) from stopped
-    told = await asyncio.to_thread(folder.get, SwitchOver)
+    told = await asyncio.to_thread(folder.get, records.SwitchOver)
     click.echo("following ended" + (f": {told.host} switches over" if told else ""), err=True)
     return ended_code(0, signals, is_done=True)
 
 
-def _print_stand(stand: TopicStand) -> None:
+def _print_stand(stand: records.TopicStand) -> None:
     why = f": {stand.why}" if stand.why else ""
     click.echo(f"{stand.source} -> {stand.target}: {stand.state}{why}", err=True)
     if stand.do:
@@ -343,18 +327,18 @@ def _print_stand(stand: TopicStand) -> None:
 
 async def standby_status(name: str, around: Surroundings, *, as_json: bool) -> int:
     """Print how far a standby is behind; return 3 if a topic is not followed, or nobody follows."""
-    folder = RestoreFolder(around.jobs, name)
+    folder = records.RestoreFolder(around.jobs, name)
     plan = await asyncio.to_thread(_plan_of, folder)
     await refuse_other_archive(plan, around.archive)
     topics = await asyncio.to_thread(folder.followed)
-    _, turns = await survey(plan, topics, around, wall_clock())
+    _, turns = await standby.survey(plan, topics, around, wall_clock())
     there = [turn.topic for turn in turns if not turn.is_gone]
-    lags = await gathered(there, lambda topic: lag_of(topic, name, around))
-    report = await asyncio.to_thread(folder.get, StandbyReport)
+    lags = await gathered(there, lambda topic: standby.lag_of(topic, name, around))
+    report = await asyncio.to_thread(folder.get, records.StandbyReport)
     now = wall_clock()
-    follower = await asyncio.to_thread(follower_of, folder, report, now)
+    follower = await asyncio.to_thread(standby.follower_of, folder, report, now)
     of_sources = {topic.source: lag for topic, lag in zip(there, lags, strict=True)}
-    document = standby_document(name, turns, of_sources, report, follower, now)
+    document = standby.standby_document(name, turns, of_sources, report, follower, now)
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
@@ -395,26 +379,28 @@ def _print_status(document: dict[str, Any]) -> None:
 async def switched_over(options: RestoreOptions, around: Surroundings, *, as_json: bool) -> int:
     """End following, copy what the archive holds now, prove it, and set settings and groups."""
     assert options.name is not None
-    folder = RestoreFolder(around.jobs, options.name)
+    folder = records.RestoreFolder(around.jobs, options.name)
     plan = await asyncio.to_thread(_plan_of, folder)
     await refuse_other_archive(plan, around.archive)
     await asyncio.to_thread(begin, folder, plan, around, resume=True)
     question = f"End following, and switch over to standby {folder.name}?"
     confirm(question, undone="it is still followed", is_agreed=options.yes)
-    await asyncio.to_thread(folder.put, SwitchOver(host=this_process(), at=wall_clock()))
+    await asyncio.to_thread(folder.put, records.SwitchOver(host=this_process(), at=wall_clock()))
     await _followers_gone(folder, options.running.patience)
     with held(lock_folder(), folder.name):
         topics = await asyncio.to_thread(folder.followed)
-        report = await asyncio.to_thread(folder.get, StandbyReport)
+        report = await asyncio.to_thread(folder.get, records.StandbyReport)
         skipped = {each.source: each.skipped for each in (report.topics if report else ())}
         asked = options.asked
         proof = {"prove": asked.prove, "prove_share": asked.prove_share, "prove_seed": asked.prove_seed}
         plan = msgspec.structs.replace(adjusted(plan, options), **proof)
-        whole = await switched_plan(plan, *await survey(plan, topics, around, wall_clock()), topics, around)
+        whole = await standby.switched_plan(
+            plan, *await standby.survey(plan, topics, around, wall_clock()), topics, around
+        )
         return await carried_out(folder.name, whole, options, around, as_json=as_json, skipped=skipped)
 
 
-def _plan_of(folder: RestoreFolder) -> RestorePlan:
+def _plan_of(folder: records.RestoreFolder) -> records.RestorePlan:
     plan = folder.begun().plan
     if plan.follow is None:
         raise UsageError(
@@ -425,15 +411,15 @@ def _plan_of(folder: RestoreFolder) -> RestorePlan:
     return plan
 
 
-async def _followers_gone(folder: RestoreFolder, patience: float) -> None:
+async def _followers_gone(folder: records.RestoreFolder, patience: float) -> None:
     """Wait until the follower has noticed the switch-over and ended; no longer than `patience` seconds."""
     clock = asyncio.get_running_loop().time
     began = clock()
     while (waited := clock() - began) < patience:
         elsewhere = False
         if waited < ELSEWHERE_SECONDS:
-            report = await asyncio.to_thread(folder.get, StandbyReport)
-            elsewhere = follows_elsewhere(report, this_process(), wall_clock())
+            report = await asyncio.to_thread(folder.get, records.StandbyReport)
+            elsewhere = standby.follows_elsewhere(report, this_process(), wall_clock())
         if not elsewhere and not await asyncio.to_thread(is_running, lock_folder(), folder.name):
             return
         await asyncio.sleep(ASK_AGAIN_SECONDS)
@@ -450,9 +436,9 @@ def list_command(jobs: str | None, as_json: bool, s3: S3Settings) -> int:
     switched over.
     """
     store, code, found = existing_jobs(jobs, s3), 0, list[dict[str, Any]]()
-    for folder in (RestoreFolder(store, name) for name in job_names(store)) if store else ():
+    for folder in (records.RestoreFolder(store, name) for name in job_names(store)) if store else ():
         try:
-            found += [restore_document(folder)] if folder.get(RestoreRecord) else []
+            found += [restore_document(folder)] if folder.get(records.RestoreRecord) else []
         except ReplayRefused as error:
             code = PARTLY_FAILED if print_failure(error) else 0
     keys = ("restore", "at", "target", "topics_done", "topics_of", "groups", "state")
@@ -475,7 +461,7 @@ def status_command(name: str, jobs: str | None, as_json: bool, s3: S3Settings) -
     Reads only the folders of its jobs. Exits with 3 if something is missing and no process continues it.
     """
     store = open_store(jobs_place(jobs), s3)
-    document = restore_document(RestoreFolder(store, name), store)
+    document = restore_document(records.RestoreFolder(store, name), store)
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
@@ -504,10 +490,9 @@ def undo_command(name: str, undo: UndoOptions) -> int:
     Copies of the topics in the archive of -a are marked: they are not missed once they are gone.
     """
     store, client = open_store(jobs_place(undo.jobs), undo.s3), kafka_groups(undo.kafka)
-    folder = RestoreFolder(store, name)
+    folder = records.RestoreFolder(store, name)
     with held(lock_folder(), name):
         topics, groups, left = plan = plan_restore_undo(folder, store, undo.kafka, client)
-        records = sum(each.records for each in topics)
         if not undo.as_json:
             rows = [(each.request.target, each.topic_id, each.records) for each in topics]
             print_table(("TOPIC", "ID", "RECORDS"), rows, title=f"created by restore {name}", file=sys.stderr)
@@ -515,7 +500,7 @@ def undo_command(name: str, undo: UndoOptions) -> int:
             print_each("group: ", groups, err=True)
             print_each("left: ", left, err=True)
         if not undo.dry_run:
-            question = f"Delete {len(topics)} topics with {records} records?"
+            question = f"Delete {len(topics)} topics with {sum(each.records for each in topics)} records?"
             confirm(question, undone="nothing was deleted", is_agreed=undo.yes, typed=name)
             later = undo_restore(plan, folder, store, undo.kafka, client)
             print_each("left: ", later, err=True)
@@ -599,12 +584,12 @@ async def _restore(options: RestoreOptions, as_json: bool, kafka: dict[str, str]
             return await carried_out(name, plan, options, around, as_json=as_json)
 
 
-async def _planned(options: RestoreOptions, around: Surroundings) -> tuple[str, RestorePlan]:
+async def _planned(options: RestoreOptions, around: Surroundings) -> tuple[str, records.RestorePlan]:
     """Return the plan that was agreed to before, with --resume; otherwise a new one."""
     if options.resume and options.name is not None:
         return options.name, await _resumed(options.name, options, around)
     if options.from_plan is not None:
-        plan = with_acls(parse_plan(options.from_plan.read_bytes(), str(options.from_plan)), options)
+        plan = with_acls(records.parse_plan(options.from_plan.read_bytes(), str(options.from_plan)), options)
         await refuse_other_archive(plan, around.archive)
     elif options.is_new:
         plan = await found_topics(options.asked, options.wanted, around)
@@ -621,9 +606,9 @@ async def _planned(options: RestoreOptions, around: Surroundings) -> tuple[str, 
     return name, await looked_over(plan, name, around)
 
 
-async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> RestorePlan:
+async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> records.RestorePlan:
     """Return the plan that was agreed to, as `adjusted` does; what was refused then is planned again."""
-    plan = (await asyncio.to_thread(RestoreFolder(around.jobs, name).begun)).plan
+    plan = (await asyncio.to_thread(records.RestoreFolder(around.jobs, name).begun)).plan
     await refuse_other_archive(plan, around.archive)
     if options.doing == "follow" and plan.follow is None:
         raise UsageError(
@@ -640,7 +625,7 @@ async def _resumed(name: str, options: RestoreOptions, around: Surroundings) -> 
     return plan if plan.follow is not None else await planned_again(plan, name, around)
 
 
-def refuse_undecided(plan: RestorePlan) -> None:
+def refuse_undecided(plan: records.RestorePlan) -> None:
     """Raise CutUndecided if a person has to choose where the partitions of a topic end."""
     doubtful = [each for each in plan.restorable if each.choice is not None]
     if doubtful:
@@ -654,7 +639,7 @@ def refuse_undecided(plan: RestorePlan) -> None:
         )
 
 
-def _code_of(plan: RestorePlan) -> int:
+def _code_of(plan: records.RestorePlan) -> int:
     """Return the code that carrying it out would exit with, if nothing fails.
 
     Raise ReplayRefused if a topic cannot be restored, unless the others are to be.
@@ -670,9 +655,9 @@ def _code_of(plan: RestorePlan) -> int:
     return PARTLY_FAILED if lacks and plan.follow is None else 0
 
 
-def _write(path: Path, plan: RestorePlan) -> None:
+def _write(path: Path, plan: records.RestorePlan) -> None:
     try:
-        path.write_bytes(plan_text(plan))
+        path.write_bytes(records.plan_text(plan))
     except OSError as error:
         raise UsageError(f"{path} cannot be written", why=str(error), remedy="name another file") from error
     for each in plan.topics:

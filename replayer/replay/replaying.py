@@ -22,6 +22,7 @@ from index_format.records import Record, iter_records
 from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicPin, kafka_groups
 from replayer.kafka.topic_facts import parse_config
+from replayer.replay import plan as plans
 from replayer.replay.job import (
     Job,
     LanePosition,
@@ -37,31 +38,11 @@ from replayer.replay.job import (
     refuse_other_job,
     rewritten_since,
 )
+from replayer.replay.jobs import folder as folders
 from replayer.replay.jobs.control import held, lock_folder, shared
-from replayer.replay.jobs.folder import (
-    FolderLog,
-    JobComplete,
-    JobFolder,
-    JobRequest,
-    JobSkipped,
-    JobUndone,
-    refuse_changed_target,
-    refuse_other_folder,
-    this_process,
-)
 from replayer.replay.jobs.undo import carry_out, plan_undo
 from replayer.replay.pace import Commands
 from replayer.replay.pipeline import Pipeline, TransformStage
-from replayer.replay.plan import (
-    EDGE_BYTES,
-    ReplayPlan,
-    SourcePartition,
-    TimeBounds,
-    describe_source,
-    find_refusable,
-    largest_block,
-    make_plan,
-)
 from replayer.replay.request import ReplayRequest, Surroundings, asked_of, codec_of
 from replayer.replay.run import JobLog, Keeping, Progress, RecordSink, ReplayResult, ReplayWork, run_replay
 from replayer.replay.sinks.producer import KafkaSink
@@ -87,7 +68,7 @@ def job_alone(request: ReplayRequest, name: str) -> AbstractContextManager[None]
 
 
 async def _of_the_same_incarnation(
-    request: ReplayRequest, archive: ArchiveReader, kept: JobRequest | None
+    request: ReplayRequest, archive: ArchiveReader, kept: folders.JobRequest | None
 ) -> ReplayRequest:
     """Return the request with the incarnation that a resumed job began with, even if a newer one is archived."""
     if kept is None or not request.resume or request.follows:
@@ -102,8 +83,8 @@ def _known(
     opened: Sequence[ArchivedPartition],
     pipeline: Pipeline,
     jobs: Store,
-    kept: JobRequest | None,
-) -> tuple[ReplayRequest, Job, JobRequest | None]:
+    kept: folders.JobRequest | None,
+) -> tuple[ReplayRequest, Job, folders.JobRequest | None]:
     """Return the request, its job and what that job's folder keeps."""
     # A job that an earlier release began by Kafka's rule is found as well, if the request has no rule for `--at`.
     found = []
@@ -111,7 +92,7 @@ def _known(
         job = job_of(each, opened, pipeline)
         if request.job is None:
             job = job if request.transactional else _numbered(job, jobs, resume=request.resume)
-            kept = JobFolder(jobs, job.name).request()
+            kept = folders.JobFolder(jobs, job.name).request()
         found.append((each, job, kept))
     return next((each for each in found if each[2] is not None and each[2].selection == each[1].selection), found[0])
 
@@ -119,19 +100,21 @@ def _known(
 def _numbered(job: Job, jobs: Store, *, resume: bool) -> Job:
     """Return the newest job of that name, or the next one if that is complete or undone and not resumed."""
     newest, number = job, 2
-    while JobFolder(jobs, (following := replace(job, name=f"{job.name}-{number}")).name).request() is not None:
+    while folders.JobFolder(jobs, (following := replace(job, name=f"{job.name}-{number}")).name).request() is not None:
         newest, number = following, number + 1
-    folder = JobFolder(jobs, newest.name)
+    folder = folders.JobFolder(jobs, newest.name)
     positions = folder.positions.read()
     is_complete = bool(positions) and all(position.complete for position in positions.values())
-    if not resume and (is_complete or folder.get(JobUndone) is not None):
+    if not resume and (is_complete or folder.get(folders.JobUndone) is not None):
         return following
     return newest
 
 
-def _asked_of_folder(request: ReplayRequest, job: Job, partition: ArchivedPartition, target: TargetTopic) -> JobRequest:
+def _asked_of_folder(
+    request: ReplayRequest, job: Job, partition: ArchivedPartition, target: TargetTopic
+) -> folders.JobRequest:
     folder = partition.keys.folder if request.follows else partition.folders[0][0].folder
-    return JobRequest(
+    return folders.JobRequest(
         job=job.name,
         selection=job.selection,
         archive_id=partition.marker.archive_id,
@@ -149,7 +132,9 @@ def _asked_of_folder(request: ReplayRequest, job: Job, partition: ArchivedPartit
     )
 
 
-def skipped_before(skipped: Sequence[JobSkipped], work: ReplayWork) -> list[tuple[ArchivedPartition, LostRange]]:
+def skipped_before(
+    skipped: Sequence[folders.JobSkipped], work: ReplayWork
+) -> list[tuple[ArchivedPartition, LostRange]]:
     """Return what earlier runs passed over, without what this run reads again."""
     opened = {each.partition.partition: each.partition for each in work.selections}
     reached: dict[int, int] = {}
@@ -256,12 +241,12 @@ async def work_of_job(
     return ReplayWork(job, pipeline, selections, first, reading, recorded, request.follows)
 
 
-def _as_sent(source: SourcePartition, request: ReplayRequest, now_ms: int) -> SourcePartition:
+def _as_sent(source: plans.SourcePartition, request: ReplayRequest, now_ms: int) -> plans.SourcePartition:
     """Return the source with the timestamps that its records will have; fewer may be sent than are read."""
     times = source.timestamps
     drops = request.chain is not None or request.tombstones == "drop" or request.on_damage == SKIPS
     if times is not None:
-        times = TimeBounds(*(request.timestamps.moved(time, now_ms) for time in times))
+        times = plans.TimeBounds(*(request.timestamps.moved(time, now_ms) for time in times))
     return replace(source, timestamps=times, is_exact=source.is_exact and not drops)
 
 
@@ -274,7 +259,7 @@ async def lifted_settings(
     if creates is None or own is None:
         return {}, ()
     # Of smaller blocks, raised_limit would not raise it: their indexes need not be read.
-    lifted = raised_limit(creates.config, await largest_block(remaining, (own - ROOM) // 2, reading))
+    lifted = raised_limit(creates.config, await plans.largest_block(remaining, (own - ROOM) // 2, reading))
     if not lifted:
         return {}, ()
     text = f"{LIMIT}={lifted[LIMIT]}"
@@ -315,7 +300,7 @@ async def refuse_unchanged(
 
 async def plan_work(
     request: ReplayRequest, target: TargetTopic, work: ReplayWork, missing: Sequence[str], *notes: str, created: bool
-) -> ReplayPlan:
+) -> plans.ReplayPlan:
     """Return the plan of a job, with more notes; change nothing. Raise NoSuchTopic or ReplayRefused.
 
     `missing` are parts of the topic that the archive lacks; `created` says whether the job created its target.
@@ -323,8 +308,8 @@ async def plan_work(
     remaining, now_ms, facts = work.remaining, wall_clock(), target.facts
     # Damage that is skipped here is met again by the replay, and reported then: these policies are thrown away.
     reading = Reading(request.selection.filter, DamagePolicies(request.on_damage).of)
-    budget = Budget(EDGE_BYTES)
-    described = [await describe_source(each, reading, budget) for each in remaining]
+    budget = Budget(plans.EDGE_BYTES)
+    described = [await plans.describe_source(each, reading, budget) for each in remaining]
     lanes = {lane for each in remaining for lane in work.pipeline.targets(each.partition.partition)}
     held = sorted(lanes & set(target.lanes))
     # Keys and sizes after transforms are unknown until the records are read.
@@ -335,10 +320,10 @@ async def plan_work(
     if lifted and config is not None:
         config = replace(config, max_message_bytes=None)
     codec = codec_of(request.producing(target.properties))
-    without_key, too_large = await find_refusable(remaining, config, reading, codec)
+    without_key, too_large = await plans.find_refusable(remaining, config, reading, codec)
     can_undo = target.creates is not None or created
-    return make_plan(
-        ReplayPlan(
+    return plans.make_plan(
+        plans.ReplayPlan(
             work.selections[0].partition.topic,
             request.target,
             tuple(_as_sent(each, request, now_ms) for each in described),
@@ -398,11 +383,11 @@ class PlannedReplay:
     """With the incarnation and the rule of the job."""
     target: TargetTopic
     work: ReplayWork
-    plan: ReplayPlan
+    plan: plans.ReplayPlan
     damage: DamagePolicies
     """Collects what the running replay passes over at damage."""
-    folder: JobFolder
-    asked: JobRequest
+    folder: folders.JobFolder
+    asked: folders.JobRequest
     """The request as the job's folder has it, or will have it."""
     positions: CommittedPositions[LanePosition] | None
     """Positions in the cluster; None for a job without transactions."""
@@ -458,7 +443,7 @@ class PlannedReplay:
             )
             folder.create(kept)
         else:
-            refuse_changed_target(kept, facts)
+            folders.refuse_changed_target(kept, facts)
         patience, properties = self.request.patience, self.request.producing(self.target.properties)
         check = TopicPin(admin, job.target, kept.target_topic_id).check
         keeping = Keeping(self.log, check, patience, self._note_skips)
@@ -476,14 +461,14 @@ class PlannedReplay:
         for partition, lost in self.damage.skipped:
             if (partition, lost) not in self.damage.earlier:
                 name = f"{partition.partition:05d}-{lost.start:020d}-{lost.end:020d}"
-                self.folder.put(JobSkipped(partition=partition.partition, **lost._asdict()), name)
+                self.folder.put(folders.JobSkipped(partition=partition.partition, **lost._asdict()), name)
                 self.damage.earlier.append((partition, lost))
 
     async def _run(self, sink: RecordSink, keeping: Keeping, commands: Commands, progress: Progress) -> ReplayResult:
         result = await run_replay(self.work, sink, self.request.pace, commands, progress, keeping)
         if result.complete and not self.request.follows:
             # Only the cluster knows the positions of a job with transactions, and forgets them.
-            complete = JobComplete(host=this_process(), completed_at=wall_clock())
+            complete = folders.JobComplete(host=folders.this_process(), completed_at=wall_clock())
             await asyncio.to_thread(self.folder.put, complete)
         return result
 
@@ -511,17 +496,17 @@ async def planned_replay(
     damage, kept = DamagePolicies(request.on_damage), None
     if request.job is not None:
         check_job_name(request.job)
-        kept = await asyncio.to_thread(JobFolder(jobs, request.job).request)
+        kept = await asyncio.to_thread(folders.JobFolder(jobs, request.job).request)
     request = await _of_the_same_incarnation(request, archive, kept)
     opened = await opened_partitions(request, archive)
     request, job, kept = await asyncio.to_thread(_known, request, opened, target.pipeline, jobs, kept)
-    folder = JobFolder(jobs, job.name)
+    folder = folders.JobFolder(jobs, job.name)
     fresh = _asked_of_folder(request, job, opened[0], target)
     if kept is None or kept.created is not True:
         await refuse_source(request, archive, target)
     if kept is not None:
         await asyncio.to_thread(folder.refuse_undone)
-        refuse_other_folder(kept, fresh, target.facts if target.creates is None else None, folder.address)
+        folders.refuse_other_folder(kept, fresh, target.facts if target.creates is None else None, folder.address)
     if kept is not None and not request.follows:
         # The archive may have grown since the job began.
         ranges = {number: OffsetRange(*offsets) for number, offsets in kept.ranges.items()}
@@ -549,7 +534,7 @@ async def planned_replay(
             refuse_long_metadata(work.first)
         created = kept is not None and kept.created is True
         plan = await plan_work(request, target, work, missing, created=created)
-        damage.earlier += skipped_before(await asyncio.to_thread(folder.all, JobSkipped), work)
+        damage.earlier += skipped_before(await asyncio.to_thread(folder.all, folders.JobSkipped), work)
         yield PlannedReplay(
-            request, target, work, plan, damage, folder, kept or fresh, positions, log=FolderLog(folder)
+            request, target, work, plan, damage, folder, kept or fresh, positions, log=folders.FolderLog(folder)
         )

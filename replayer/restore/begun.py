@@ -7,6 +7,7 @@ from blockgz.errors import BlockgzError
 from blockgz.kafka.groups import KafkaGroups
 from blockgz.store.writer import Store
 from blockgz.units import wall_clock
+from replayer.errors import ReplayRefused
 from replayer.groups import map_of
 from replayer.kafka.admin import KafkaAdmin
 from replayer.replay.jobs.control import is_running, job_signs, lock_folder, summary_of
@@ -46,7 +47,7 @@ def restore_document(folder: RestoreFolder, jobs: Store | None = None) -> dict[s
         state = follower_of(folder, folder.get(records.StandbyReport), now)
     elif is_running(lock_folder(), folder.name):
         state = "running"
-    return {
+    document: dict[str, Any] = {
         "restore": record.name,
         "at": plan.at if plan.follow is None else None,
         "target": record.cluster_id,
@@ -57,8 +58,10 @@ def restore_document(folder: RestoreFolder, jobs: Store | None = None) -> dict[s
         "begun_at_ms": record.begun_at,
         "missing": missing if state in ("incomplete", "running", "switched over") else [],
         "continue": record.command(CONTINUED[state]) if state in CONTINUED else None,
-        "topics": [_topic_row(job, each, folder, jobs) for job, each in sorted(topics.items()) if jobs is not None],
     }
+    if jobs is not None:
+        document["topics"] = [_topic_row(job, each, folder, jobs) for job, each in sorted(topics.items())]
+    return document
 
 
 def _topic_row(job: str, topic: TopicToRestore, folder: RestoreFolder, jobs: Store) -> dict[str, Any]:
@@ -91,13 +94,12 @@ def plan_restore_undo(
     for job, topic in sorted(topics.items()):
         of_job = JobFolder(jobs, job)
         kept = of_job.request()
-        if topic.target not in existing or of_job.get(JobUndone) is not None:
-            continue
-        if kept is None:
-            begun = "its job did not begin" if topic.numbers else "nothing of it is archived"
-            plan.left.append(f"topic {topic.target} stays, because {begun}: delete it yourself if it may go")
+        if topic.target not in existing or of_job.get(JobUndone) is not None or (kept is None and topic.refused):
             continue
         try:
+            if kept is None:
+                begun = "its job did not begin" if topic.numbers else "nothing of it is archived"
+                raise ReplayRefused("no job created it", why=begun, remedy="delete the topic yourself, if it may go")
             refuse_running(job, job_signs(jobs, job, lock_folder()), wall_clock())
             plan.topics.append(plan_undo(of_job, kept, properties))
         except BlockgzError as error:

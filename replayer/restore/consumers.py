@@ -11,32 +11,15 @@ from blockgz.kafka.groups import GroupOffset, KafkaGroups
 from blockgz.units import time_text, wall_clock
 from index_format.keys import parse_topic_folder
 from index_format.objects import Acl
-from replayer.groups import map_of
+from replayer.groups import map_of, planning
 from replayer.groups.applying import GroupChanges, refuse_active
-from replayer.groups.planning import (
-    GroupPlan,
-    archived_groups,
-    chosen_groups,
-    plan_groups_of_job,
-    positions_of,
-    vanished_text,
-)
 from replayer.replay.request import Surroundings
-from replayer.restore.document import (
-    AclsDone,
-    GroupsDone,
-    RestoreFolder,
-    RestoreGroups,
-    RestorePlan,
-    SkippedOffsets,
-    TopicToRestore,
-    topic_job,
-)
+from replayer.restore import document as records
 from replayer.topics import acl_text, literal_acls
 
 # The groups that continue in each topic, and what a person should know.
-PlannedGroups = tuple[Sequence[GroupPlan], Sequence[str]]
-NOTHING: Mapping[str, Sequence[SkippedOffsets]] = {}
+PlannedGroups = tuple[Sequence[planning.GroupPlan], Sequence[str]]
+NOTHING: Mapping[str, Sequence[records.SkippedOffsets]] = {}
 # The pause between two settings of the groups, as a multiple of its duration: it reads their run maps each time.
 REST = 9
 
@@ -52,11 +35,11 @@ class Applied(NamedTuple):
 
 
 async def set_groups(
-    plan: RestorePlan,
-    folder: RestoreFolder,
+    plan: records.RestorePlan,
+    folder: records.RestoreFolder,
     around: Surroundings,
     groups: KafkaGroups,
-    whole: Mapping[str, Sequence[SkippedOffsets]],
+    whole: Mapping[str, Sequence[records.SkippedOffsets]],
 ) -> Applied:
     """Set the groups whose topics are all restored, unless an earlier run did, and name the others.
 
@@ -64,7 +47,7 @@ async def set_groups(
     any is set, if a group has no exact position or has running consumers; otherwise raise as `GroupChanges.apply` does.
     """
     assert plan.groups is not None
-    done = await asyncio.to_thread(folder.get, GroupsDone)
+    done = await asyncio.to_thread(folder.get, records.GroupsDone)
     before = {} if done is None else done.groups
     rename = map_of(plan.groups.rename)
     known = {rename(group) for topic in plan.topics for group in topic.groups}
@@ -91,15 +74,15 @@ async def set_groups(
         await asyncio.to_thread(GroupChanges(around.jobs, each.job).apply, each, groups, wall_clock())
         for group in each.groups:
             positions[group.name] = positions.get(group.name, 0) + len(group.positions)
-    await asyncio.to_thread(folder.replace, GroupsDone(groups=positions, at=wall_clock()))
+    await asyncio.to_thread(folder.replace, records.GroupsDone(groups=positions, at=wall_clock()))
     return Applied(positions, notes)
 
 
 def _left_out_notes(
-    plan: RestorePlan,
+    plan: records.RestorePlan,
     restore: str,
-    plans: Sequence[GroupPlan],
-    left_out: Mapping[str, TopicToRestore],
+    plans: Sequence[planning.GroupPlan],
+    left_out: Mapping[str, records.TopicToRestore],
     before: Collection[str],
 ) -> Iterator[str]:
     """Yield the groups that are not set because a topic of theirs is not restored, and the commands that set them."""
@@ -122,7 +105,7 @@ def _left_out_notes(
 class FollowedGroups:
     """The consumer groups of a standby, set when they moved; this takes at most a tenth of the time."""
 
-    def __init__(self, wanted: RestoreGroups, restore: str, groups: KafkaGroups) -> None:
+    def __init__(self, wanted: records.RestoreGroups, restore: str, groups: KafkaGroups) -> None:
         self.wanted, self.restore, self.groups = wanted, restore, groups
         self._not_before = 0.0
         # State that decided the positions of each source's groups when they were last set.
@@ -132,7 +115,7 @@ class FollowedGroups:
         self._notes: dict[str, list[str]] = {}
 
     async def follow(
-        self, plan: RestorePlan, reached: Mapping[str, Mapping[int, int]], around: Surroundings
+        self, plan: records.RestorePlan, reached: Mapping[str, Mapping[int, int]], around: Surroundings
     ) -> tuple[str, ...]:
         """Set the groups of topics whose copy has `reached` these positions, by source; return why some are not set."""
         clock = asyncio.get_running_loop().time
@@ -152,7 +135,7 @@ class FollowedGroups:
         self._not_before = clock() + REST * (clock() - began)
         return self._all_notes()
 
-    async def _set_of(self, plan: RestorePlan, around: Surroundings) -> list[str]:
+    async def _set_of(self, plan: records.RestorePlan, around: Surroundings) -> list[str]:
         """Set the groups of one topic."""
         notes = []
         for each in (await plan_groups(plan, self.wanted, self.restore, around))[0]:
@@ -173,17 +156,17 @@ class FollowedGroups:
 
 
 async def plan_groups(
-    plan: RestorePlan,
-    wanted: RestoreGroups,
+    plan: records.RestorePlan,
+    wanted: records.RestoreGroups,
     restore: str,
     around: Surroundings,
-    skipped: Mapping[str, Sequence[SkippedOffsets]] = NOTHING,
+    skipped: Mapping[str, Sequence[records.SkippedOffsets]] = NOTHING,
 ) -> PlannedGroups:
     """Return the groups of every topic as of the time of the restore; raise as `plan_groups_of_job` does.
 
     `skipped` are by source the offsets that the copies lack.
     """
-    plans, notes, unknown = list[GroupPlan](), list[str](), list[str]()
+    plans, notes, unknown = list[planning.GroupPlan](), list[str](), list[str]()
     around = around.reading(await around.archive.pin())
     for topic in plan.restorable:
         if not topic.numbers:
@@ -200,27 +183,27 @@ async def plan_groups(
 
 
 async def _of_topic(
-    plan: RestorePlan,
-    topic: TopicToRestore,
-    wanted: RestoreGroups,
+    plan: records.RestorePlan,
+    topic: records.TopicToRestore,
+    wanted: records.RestoreGroups,
     restore: str,
     around: Surroundings,
     notes: list[str],
-    skipped: Sequence[SkippedOffsets],
-) -> GroupPlan | None:
+    skipped: Sequence[records.SkippedOffsets],
+) -> planning.GroupPlan | None:
     """Return the groups of a topic; None if the archive has no positions of then."""
     # A name without a number means the newest folder: the log was truncated and continued there.
     folders = () if "~" in topic.source else await around.archive.incarnations(topic.source)
     source = folders[-1] if folders else parse_topic_folder(topic.source)
     try:
-        table = await archived_groups(around.archive, source, plan.at)
+        table = await planning.archived_groups(around.archive, source, plan.at)
     except NotInArchive:
         return None
     if table.age_ms > table.content.interval:
         notes.append(f"the groups of {topic.target} are as of {time_text(table.slot)}")
-    vanished = await vanished_text(around.archive, source, table, wanted.globs)
+    vanished = await planning.vanished_text(around.archive, source, table, wanted.globs)
     notes += [vanished] if vanished is not None else []
-    positions = chosen_groups(positions_of(table), wanted.globs)
+    positions = planning.chosen_groups(planning.positions_of(table), wanted.globs)
     notes += [
         f"group {group}: its position {position.offset} in {topic.source}:{number} was skipped at damage: it is set to "
         "the next record"
@@ -228,7 +211,9 @@ async def _of_topic(
         for number, position in sorted(of_group.items())
         if any(lost.partition == number and lost.start <= position.offset < lost.end for lost in skipped)
     ]
-    return await plan_groups_of_job(topic_job(restore, topic.source), around, positions, map_of(wanted.rename))
+    return await planning.plan_groups_of_job(
+        records.topic_job(restore, topic.source), around, positions, map_of(wanted.rename)
+    )
 
 
 class AclCreation(Protocol):
@@ -238,21 +223,21 @@ class AclCreation(Protocol):
         """Create ACLs unless they exist, and return those left out because the client does not know their words."""
 
 
-def acls_to_create(plan: RestorePlan) -> dict[str, tuple[Acl, ...]]:
+def acls_to_create(plan: records.RestorePlan) -> dict[str, tuple[Acl, ...]]:
     """Return the ACLs of each topic of the target that has any, on its name alone."""
     wanted = {each.target: literal_acls(each.acls or (), each.target) for each in plan.restorable}
     return {target: acls for target, acls in sorted(wanted.items()) if acls}
 
 
-def set_acls(plan: RestorePlan, folder: RestoreFolder, acls: AclCreation) -> Applied:
+def set_acls(plan: records.RestorePlan, folder: records.RestoreFolder, acls: AclCreation) -> Applied:
     """Create the ACLs of all topics, which are restored, unless an earlier run did; raise what `acls` raises."""
-    done = folder.get(AclsDone)
+    done = folder.get(records.AclsDone)
     if done is not None:
         return Applied(done.acls, ["the ACLs were created by an earlier run"])
     wanted = acls_to_create(plan)
     left_out = acls.create_acls([each for of_topic in wanted.values() for each in of_topic])
     created = {target: sum(each not in left_out for each in of_topic) for target, of_topic in wanted.items()}
-    folder.put(AclsDone(acls=created, at=wall_clock()))
+    folder.put(records.AclsDone(acls=created, at=wall_clock()))
     notes = [f"{each.name}: {acl_text(each)} is not created: this release does not know it" for each in left_out]
     if unknown := [each.target for each in plan.restorable if each.acls is None]:
         notes.append(f"no ACL is created for {listed(unknown)}: the archive does not know which there were")

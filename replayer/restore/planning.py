@@ -7,22 +7,13 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from blockgz.archive import selection
 from blockgz.archive.archive import ArchiveReader, SurveyedTopic, TopicPartitions
 from blockgz.archive.cuts import Cut, cut_lines
 from blockgz.archive.group_tables import config_at, groups_at
 from blockgz.archive.inventory import Compared, archive_info, compare
 from blockgz.archive.partition import ArchivedPartition, Damaged
 from blockgz.archive.positions import AtOffset, BeforeTime, Budget
-from blockgz.archive.selection import (
-    SKIPS,
-    Positions,
-    Selection,
-    SelectionRequest,
-    chosen_entries,
-    cuts_of,
-    positions_before,
-    resolved,
-)
 from blockgz.errors import (
     AccessDenied,
     BlockgzError,
@@ -142,13 +133,15 @@ def replay_of(plan: RestorePlan, topic: TopicToRestore, restore: str, around: Su
     """Return the replay that restores one topic: it resumes what an earlier run of the restore began."""
     # One that follows the archive takes all partitions that there are, and all of their records.
     follows = plan.follow is not None
-    until = positions_before(None, BeforeTime(plan.at, plan.at_rule, around.budget), ("earliest", f"@{plan.at}"))
+    until = selection.positions_before(
+        None, BeforeTime(plan.at, plan.at_rule, around.budget), ("earliest", f"@{plan.at}")
+    )
     ends = {number: (None, AtOffset(end)) for number, end in topic.cuts.items() if number in topic.numbers}
     until = replace(until, of_partitions=ends)
     return ReplayRequest(
         TopicPartitions(topic.source, None if follows else topic.numbers),
         topic.target,
-        SelectionRequest(Positions(asked=("earliest", "latest")) if follows else until),
+        selection.SelectionRequest(selection.Positions(asked=("earliest", "latest")) if follows else until),
         create_topic=True,
         new_topic=new_topic(plan, topic),
         on_damage=plan.on_damage,
@@ -234,8 +227,8 @@ class Looking(NamedTuple):
         return max([1, archived.partitions, *begun])
 
     async def _began_before(self, partitions: Sequence[ArchivedPartition]) -> bool:
-        before = Positions(None, BeforeTime(self.plan.at, budget=self.budget))
-        chosen = await resolved(self.archive, partitions, before)
+        before = selection.Positions(None, BeforeTime(self.plan.at, budget=self.budget))
+        chosen = await selection.resolved(self.archive, partitions, before)
         return any(each.offsets.start < each.offsets.end for each in chosen)
 
     async def _with_groups(self, topic: TopicToRestore, folder: TopicFolder) -> tuple[TopicToRestore, str | None]:
@@ -410,7 +403,7 @@ class PlannedTopic(NamedTuple):
     """A topic as it is planned, and what of its partitions is read."""
 
     topic: TopicToRestore
-    selections: Sequence[Selection] = ()
+    selections: Sequence[selection.Selection] = ()
 
 
 async def _with_missing(
@@ -423,7 +416,7 @@ async def _with_missing(
     async def looked(each: PlannedTopic) -> TopicToRestore:
         missing = tuple([text for chosen in each.selections async for text in _missing_chunks(chosen, listing)])
         topic = msgspec.structs.replace(each.topic, missing=missing or msgspec.UNSET)
-        if not missing or topic.refused is not None or plan.on_damage == SKIPS:
+        if not missing or topic.refused is not None or plan.on_damage == selection.SKIPS:
             return topic
         return msgspec.structs.replace(
             topic, refused=f"{listed(missing, most=1)}: put the object back, or {CONTINUE_WITHOUT}"
@@ -432,10 +425,10 @@ async def _with_missing(
     return tuple(await gathered(planned, looked))
 
 
-async def _missing_chunks(chosen: Selection, listing: AboveListing) -> AsyncIterator[str]:
+async def _missing_chunks(chosen: selection.Selection, listing: AboveListing) -> AsyncIterator[str]:
     """Yield the objects of chunks that were not listed, are not there, and to which the current marker still leads."""
     partition, (start, end) = chosen[:2]
-    async for entry in chosen_entries(partition, start, end):
+    async for entry in selection.chosen_entries(partition, start, end):
         if not isinstance(entry, ChunkEntry):
             continue
         index_key = partition.index_key(entry)
@@ -471,7 +464,7 @@ async def _planned(plan: RestorePlan, topic: TopicToRestore, name: str, around: 
         raise
     except BlockgzError as error:
         why = "; ".join(filter(None, (error.reason, error.remedy)))
-        if isinstance(error, Damaged) and plan.on_damage != SKIPS:
+        if isinstance(error, Damaged) and plan.on_damage != selection.SKIPS:
             why += f"; or {CONTINUE_WITHOUT}"
         return PlannedTopic(msgspec.structs.replace(topic, refused=why))
 
@@ -492,7 +485,7 @@ def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str |
 def _measured(topic: TopicToRestore, replay: PlannedReplay) -> TopicToRestore:
     topic = sized(topic, replay.plan.sources)
     chosen = replay.work.selections
-    cuts = cuts_of(chosen)
+    cuts = selection.cuts_of(chosen)
     if not cuts:
         ends_before = all(each.offsets.end == each.partition.next_offset for each in chosen)
         return msgspec.structs.replace(topic, ends_before=ends_before)

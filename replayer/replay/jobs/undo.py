@@ -11,16 +11,8 @@ from replayer.errors import JobTakenOver, ReplayRefused, TargetChanged
 from replayer.kafka.admin import KafkaAdmin, TopicChanges, TopicPin, kafka_groups
 from replayer.kafka.reader import KafkaReader
 from replayer.kafka.topic_facts import TopicFacts
+from replayer.replay.jobs import folder as folders
 from replayer.replay.jobs.control import ALIVE, JobSigns, job_state, summary_of
-from replayer.replay.jobs.folder import (
-    JobFolder,
-    JobRequest,
-    JobUndone,
-    Segment,
-    refuse_changed_target,
-    runs_in,
-    this_process,
-)
 
 # Small fetches: most of the places that are read hold only a transaction's marker.
 SMALL_FETCHES: Mapping[str, str] = {
@@ -37,7 +29,7 @@ class UndoPlan:
     `warnings` say what else goes with it.
     """
 
-    request: JobRequest
+    request: folders.JobRequest
     topic_id: str
     records: int
     bounds: Mapping[int, LogBounds]
@@ -46,7 +38,7 @@ class UndoPlan:
 
 def refuse_running(job: str, signs: JobSigns, now_ms: int) -> None:
     """Raise JobTakenOver if the job runs, on this machine or, as far as it reports, on another."""
-    state = job_state(signs, this_process(), now_ms)
+    state = job_state(signs, folders.this_process(), now_ms)
     if state in ALIVE:
         raise JobTakenOver(
             f"job {job} is running",
@@ -55,7 +47,7 @@ def refuse_running(job: str, signs: JobSigns, now_ms: int) -> None:
         )
 
 
-def plan_undo(folder: JobFolder, kept: JobRequest, properties: Mapping[str, str]) -> UndoPlan:
+def plan_undo(folder: folders.JobFolder, kept: folders.JobRequest, properties: Mapping[str, str]) -> UndoPlan:
     """Return what would be deleted; change nothing.
 
     Raises ReplayRefused if the job did not create its target, or others wrote to it, and TargetChanged where the
@@ -80,7 +72,7 @@ def plan_undo(folder: JobFolder, kept: JobRequest, properties: Mapping[str, str]
     return UndoPlan(kept, topic_id, records, bounds, tuple(_warnings(kept, len(lanes), properties)))
 
 
-def carry_out(plan: UndoPlan, folder: JobFolder, properties: Mapping[str, str], now_ms: int) -> None:
+def carry_out(plan: UndoPlan, folder: folders.JobFolder, properties: Mapping[str, str], now_ms: int) -> None:
     """Delete the topic, if it is still as planned, and write down that it was; raise as `plan_undo` does."""
     topic, ends = plan.request.target, {lane: each.end for lane, each in plan.bounds.items()}
     admin, changes = KafkaAdmin(properties), TopicChanges(properties)
@@ -94,13 +86,17 @@ def carry_out(plan: UndoPlan, folder: JobFolder, properties: Mapping[str, str], 
     # Kafka's client deletes by name: a topic of that name that is made since the last look goes too.
     changes.delete(topic, plan.topic_id)
     folder.put(
-        JobUndone(
-            target=topic, target_topic_id=plan.topic_id, records=plan.records, host=this_process(), undone_at=now_ms
+        folders.JobUndone(
+            target=topic,
+            target_topic_id=plan.topic_id,
+            records=plan.records,
+            host=folders.this_process(),
+            undone_at=now_ms,
         )
     )
 
 
-def refuse_not_created(kept: JobRequest) -> str:
+def refuse_not_created(kept: folders.JobRequest) -> str:
     """Return the id of the topic that the job created; raises ReplayRefused if it did not, or if that is unknown."""
     by_hand = f"what it wrote cannot be told from the rest: delete {kept.target} yourself, if it may go as a whole"
     if kept.created is not True:
@@ -121,11 +117,11 @@ def refuse_not_created(kept: JobRequest) -> str:
     return kept.target_topic_id
 
 
-def own_ranges(segments: Iterable[Segment]) -> dict[int, list[OffsetRange]]:
+def own_ranges(segments: Iterable[folders.Segment]) -> dict[int, list[OffsetRange]]:
     """Return by lane the target offsets of all records that the job noted, even void ones, ascending and joined."""
     noted: dict[int, list[OffsetRange]] = {}
     for segment in segments:
-        for run in runs_in(segment):
+        for run in folders.runs_in(segment):
             ranges = noted.setdefault(run.lane, [])
             if ranges and ranges[-1].end == run.target_start:
                 ranges[-1] = OffsetRange(ranges[-1].start, run.target_end)
@@ -158,10 +154,10 @@ def undo_document(plan: UndoPlan) -> dict[str, object]:
     }
 
 
-def _target(admin: KafkaAdmin, kept: JobRequest) -> TopicFacts:
+def _target(admin: KafkaAdmin, kept: folders.JobRequest) -> TopicFacts:
     """Return the topic that the job created; raises TargetChanged if it is another one, or that is unknown."""
     facts = admin.topic(kept.target)
-    refuse_changed_target(kept, facts)
+    folders.refuse_changed_target(kept, facts)
     assert facts is not None
     if facts.topic_id is None:
         raise TargetChanged(
@@ -182,7 +178,7 @@ def _refuse_open_transaction(topic: str, bounds: Mapping[int, LogBounds], readab
             )
 
 
-def _foreign(kept: JobRequest, lane: int, offset: int) -> ReplayRefused:
+def _foreign(kept: folders.JobRequest, lane: int, offset: int) -> ReplayRefused:
     return ReplayRefused(
         f"topic {kept.target} holds records that are not in the job's run map",
         why=f"the first one is {kept.target}:{lane}:{offset}: others wrote it"
@@ -192,7 +188,7 @@ def _foreign(kept: JobRequest, lane: int, offset: int) -> ReplayRefused:
     )
 
 
-def _warnings(kept: JobRequest, num_partitions: int, properties: Mapping[str, str]) -> Iterator[str]:
+def _warnings(kept: folders.JobRequest, num_partitions: int, properties: Mapping[str, str]) -> Iterator[str]:
     own = kept.names.group_id
     try:
         found, unknown = kafka_groups(properties).in_topic(kept.target, num_partitions)
