@@ -115,7 +115,14 @@ def _first_epoch(store: ToolStore, keys: PartitionKeys) -> int:
 def plan_indexes(target: RepairTarget) -> RepairPlan:
     """Plan to rebuild the lost and damaged indexes of a partition, or of one chunk of it."""
     _, marker = stored_marker(target.store, target.keys)
-    chain = read_chain(target.store, target.keys) if marker is not None and marker.next_offset is not None else None
+    try:
+        chain = read_chain(target.store, target.keys) if marker is not None and marker.next_offset is not None else None
+    except MalformedObject:
+        # Where catalogs are lost for good, `repair marker` asks for the index of one chunk, and replaces the chain.
+        if target.key is None or marker is None:
+            raise
+        in_tail = any(target.key.number in (each.start_offset, each.first_offset) for each in marker.tail)
+        chain = StoredChain(target.keys, marker, marker.tail, frozenset(), marker.gaps) if in_tail else None
     # Listed after the chain is read: a chunk that is committed in between is missing in the chain only.
     place, plan = list_partition(target), RepairPlan()
     if marker is not None:

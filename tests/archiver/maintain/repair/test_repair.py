@@ -19,6 +19,7 @@ from archiver.commit.commit import commit_chunk
 from archiver.commit.operations import Driver
 from archiver.commit.recovery import take_over
 from archiver.errors import Fenced
+from archiver.maintain.repair.catalogs import plan_catalogs
 from archiver.maintain.repair.chunk_indexes import BEING_WRITTEN_SECONDS, plan_indexes
 from archiver.maintain.repair.inventory import plan_inventory
 from archiver.maintain.repair.markers import plan_marker
@@ -406,9 +407,8 @@ def test_orphans_are_told_from_the_chain() -> None:
     assert marker_of(store).tail == chain
 
 
-@pytest.mark.parametrize("number", mostly_long(range(20), 6))
-def test_random_histories(number: int) -> None:
-    """Claims, commits and orphans at random: the new marker extends what was committed, by one orphan at most."""
+def random_history(number: int) -> MemoryStore:
+    """Claims, commits and orphans at random."""
     seed = f"{random.randrange(2**32)}/{number}"
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -431,6 +431,27 @@ def test_random_histories(number: int) -> None:
             continue
         held = done
     assert held is not None
+    return store
+
+
+@pytest.mark.parametrize("number", mostly_long(range(40), 10))
+def test_catalogs_of_random_histories(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever orphans are beside the chunks, what is stored is what was there."""
+    monkeypatch.setattr(markers, "FAN_OUT", 2)
+    store = random_history(number)
+    for key in [key for key in store.bodies() if "_catalog/" in key]:
+        whole = store.bodies()
+        store.delete(key)
+        plan = plan_catalogs(RepairTarget(store, IDENTITY.keys, MAX))
+        assert not plan.problems and not carry_out(plan)
+        # Fenced writers leave catalogs that no marker leads to.
+        assert store.bodies() == (whole if plan.steps else {each: whole[each] for each in whole if each != key})
+
+
+@pytest.mark.parametrize("number", mostly_long(range(20), 6))
+def test_random_histories(number: int) -> None:
+    """The new marker extends what was committed, by one orphan at most."""
+    store = random_history(number)
     committed = marker_of(store)
     if not committed.tail:
         return
@@ -554,6 +575,29 @@ def test_a_chain_that_ends_below_a_catalog_is_not_called_whole(tmp_path: Path, m
         assert ("nothing is lost below offset 182" in plan.output) == whole, plan.output
         for path in [*tmp_path.rglob("*170.gz"), *tmp_path.rglob("*170.index.json"), *tmp_path.rglob("*18?.*")]:
             path.unlink()
+
+
+@pytest.mark.parametrize("number", ["00000000000000000040", "00000000000000000190"])
+def test_a_lost_catalog_and_a_lost_index_have_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    """Each command names the next one; the marker itself lists the last chunk."""
+    partition = folded(tmp_path, monkeypatch, 20)
+    before = verified(tmp_path)["partitions"][0]
+    shutil.rmtree(tmp_path / partition.keys.home / "_catalog")
+    (index,) = tmp_path.rglob(f"{number}.index.json")
+    index.unlink()
+    monkeypatch.setattr("archiver.maintain.repair.chunk_indexes.BEING_WRITTEN_SECONDS", -9.0)
+    assert "repair catalog orders:3" in repair("index", tmp_path, "orders:3", "--yes").stderr
+    assert "repair marker orders:3" in repair("catalog", tmp_path, "orders:3", "--dry-run").stderr
+    told = repair("marker", tmp_path, "orders:3", "--dry-run").stderr
+    key = f"{partition.keys.chunks}{number}.gz"
+    assert f"archiver repair index {key}" in told
+    assert repaired("index", tmp_path, key)["steps"][0]["done"]
+    assert repaired("marker", tmp_path, "orders:3")["steps"][0]["done"]
+    after = verified(tmp_path)["partitions"][0]
+    assert after["lost"] == after["damage"] == []
+    assert [after[name] for name in ("records", "digests")] == [before[name] for name in ("records", "digests")]
 
 
 def test_a_chain_that_would_bring_records_back_is_not_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
