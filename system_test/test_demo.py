@@ -1,6 +1,8 @@
 """`archiver demo`, alone and on a given cluster: the first thing that a newcomer runs."""
 
 import re
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,17 @@ def test_the_demo_on_a_given_cluster(broker: KafkaBroker, tmp_path: Path) -> Non
     assert topic_names(broker.bootstrap) == before, "its topics are deleted"
     (topic,) = (path.name.removeprefix("topic=") for path in kept.glob("topic=*"))
     assert run("replayer", "verify", topic, "--deep", "-a", kept).stdout.rstrip().endswith("OK")
+
+
+def test_the_demo_ends_with_a_broker_of_its_archive(tmp_path: Path, kcat: str) -> None:
+    with start("archiver", "demo", "--broker", env={"HOME": str(tmp_path)}, cwd=tmp_path) as demo:
+        demo.wait_for(lambda: re.search(r"^serving \S+ on ", demo.stderr, re.M), SECONDS, "the broker")
+        hint = re.search(r"try: kcat (.*)", demo.stdout)
+        assert hint, demo.stdout
+        done = subprocess.run([kcat, *hint[1].split()], capture_output=True, text=True, timeout=SECONDS, check=True)
+        assert done.stdout.count("\n") == 1
+        demo.signal(signal.SIGINT)
+        assert demo.wait(SECONDS).exit_code in (0, 130)
 
 
 def test_the_demo_ends_with_the_page_of_its_archive(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import base64
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ from blockgz.units import timestamp_text
 
 RECORDS = 20_000
 PAGE = "127.0.0.1:0"
+CLIENTS_HOST = "127.0.0.1"
 PREVIEW_LINES = 6
 COMMAND_SECONDS = 300
 # Milliseconds between the newest record and now, so that no broker finds a record in the future.
@@ -52,6 +54,7 @@ class DemoMismatch(BlockgzError):
     epilog=closing(
         "archiver demo",
         "archiver demo --serve",
+        "archiver demo --broker",
         "archiver demo --keep ./demo-archive",
         "archiver demo -b localhost:9092",
     )
@@ -64,12 +67,15 @@ class DemoMismatch(BlockgzError):
     help="Leave the archive in this new folder.",
 )
 @click.option("--serve", is_flag=True, help="End with the page of replayer serve on the archive, until Ctrl-C.")
-def demo(*, kafka: dict[str, str], keep: Path | None, serve: bool) -> None:
+@click.option("--broker", is_flag=True, help="End with replayer broker on the archive, until Ctrl-C.")
+def demo(*, kafka: dict[str, str], keep: Path | None, serve: bool, broker: bool) -> None:
     """Archive a topic, look up records, replay to a point in time, and prove that the copy is equal.
 
     Nothing has to be installed: the broker runs inside this process, and the archive is a folder. With -b, the topics
     are created on that cluster and deleted afterwards.
     """
+    if serve and broker:
+        raise click.UsageError("--serve and --broker both run until Ctrl-C: use one of them")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise click.UsageError(f"--keep {keep} is not empty")
     with tempfile.TemporaryDirectory(prefix="blockgz-demo-") as scratch:
@@ -81,6 +87,14 @@ def demo(*, kafka: dict[str, str], keep: Path | None, serve: bool) -> None:
             shown.tell()
             if serve:
                 shown.serve()
+            if broker:
+                shown.serve_clients()
+
+
+def _free_port() -> int:
+    """Return a port that nobody uses now."""
+    with socket.create_server((CLIENTS_HOST, 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def _own_environment(scratch: Path) -> dict[str, str]:
@@ -126,16 +140,26 @@ class _Demo:
 
     def serve(self) -> None:
         """Serve the page until a user ends it."""
-        words = ["serve", *self._archive, *self._connection, "--allow-replay", "--http", PAGE]
+        topic, spare = self._cluster.topic, self._cluster.spare_topic
+        hint = f"To try a replay, send {topic} to {spare}, which is empty." if spare else ""
+        self._serve_until_ended(["serve", *self._archive, *self._connection, "--allow-replay", "--http", PAGE], hint)
+
+    def serve_clients(self) -> None:
+        """Serve the archive to Kafka clients until a user ends it."""
+        where = f"{CLIENTS_HOST}:{_free_port()}"
+        hint = f"In another terminal, try: kcat -C -b {where} -t {self._cluster.topic} -p 0 -o 17 -c 1"
+        self._serve_until_ended(["broker", *self._archive, "--listen", where], hint)
+
+    def _serve_until_ended(self, words: list[str], hint: str) -> None:
         self._screen.print(Text(f"\n$ {shlex.join(('replayer', *map(_without_secret, words)))}", style="cyan"))
-        if self._cluster.spare_topic:
-            self._say(f"To try a replay, send {self._cluster.topic} to {self._cluster.spare_topic}, which is empty.")
-        page = subprocess.Popen([sys.executable, "-m", "replayer", *words], env=self._environment)
+        if hint:
+            self._say(hint)
+        server = subprocess.Popen([sys.executable, "-m", "replayer", *words], env=self._environment)
         try:
-            page.wait()
+            server.wait()
         except KeyboardInterrupt:
-            page.terminate()
-            page.wait()
+            server.terminate()
+            server.wait()
 
     def _step(self, title: str, action: Callable[[], str]) -> None:
         self._screen.print(f"\n{len(self._steps) + 1}. {title[0].upper()}{title[1:]}", style="bold", markup=False)
