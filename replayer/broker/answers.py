@@ -77,6 +77,8 @@ class Answers:
 
     async def answer(self, client: Client, request: Request) -> dict[str, Any] | None:
         """Return the response's values; None if the client expects none. Fetches are answered by `fetch`."""
+        if request.api is messages.METADATA and request.version == 0 and not request.values["topics"]:
+            request.values["topics"] = None  # later versions have null for all topics
         if request.api is messages.VERSIONS and not request.values:
             return {**(await self._versions(client, {})), "error_code": UNSUPPORTED_VERSION}
         found: dict[str, Any] | None = await self._handlers[request.api](client, request.values)
@@ -128,21 +130,21 @@ class Answers:
         client.next_offsets = {}
 
     async def _metadata(self, client: Client, values: dict[str, Any]) -> dict[str, Any]:
-        served = await self._logs.topics()
-        asked = values["topics"]
-        # In version 0 an empty list means all topics; no client of today asks for none in a later one.
-        names = [each["name"] for each in asked] if asked else list(served)
-        topics: list[dict[str, Any]] = []
-        for name in names:
-            if name is None or not client.may_read(name):
-                if asked:
-                    topics.append({"error_code": TOPIC_AUTHORIZATION_FAILED, "name": name or "", "partitions": []})
-            elif name not in served:
-                topics.append({"error_code": UNKNOWN_TOPIC_OR_PARTITION, "name": name, "partitions": []})
-            else:
-                topics.append({"name": name, "partitions": [_partition_document(number) for number in served[name]]})
-        for topic in topics:
-            topic["topic_authorized_operations"] = _NO_OPERATIONS
+        if values["topics"] is None:
+            names = [name for name in await self._logs.names() if client.may_read(name)]
+        else:
+            names = [each["name"] or "" for each in values["topics"]]
+
+        async def one(name: str) -> dict[str, Any]:
+            found: dict[str, Any] = {"name": name, "partitions": [], "topic_authorized_operations": _NO_OPERATIONS}
+            numbers = await self._logs.partitions(name) if client.may_read(name) else None
+            if numbers is None:
+                denied = not client.may_read(name)
+                return found | {"error_code": TOPIC_AUTHORIZATION_FAILED if denied else UNKNOWN_TOPIC_OR_PARTITION}
+            return found | {"partitions": list(map(_partition_document, numbers))}
+
+        topics = await asyncio.gather(*map(one, names))
+        await self._logs.names()  # for the cluster's id
         host, port = client.address
         return {
             "brokers": [{"node_id": _NODE, "host": host, "port": port}],
@@ -157,7 +159,7 @@ class Answers:
         return f"archive-{self._logs.archive_id}"
 
     async def _describe_cluster(self, client: Client, values: dict[str, Any]) -> dict[str, Any]:
-        await self._logs.topics()
+        await self._logs.names()
         host, port = client.address
         return {
             "endpoint_type": values.get("endpoint_type", 1),
@@ -216,7 +218,7 @@ class Answers:
             results.append(result)
             if kind != _TOPIC_RESOURCE:
                 continue
-            named = await self._logs.name_in_archive(name) if client.may_read(name) else None
+            named = (await self._logs.names()).get(name) if client.may_read(name) else None
             try:
                 config = await self._logs.archive.topic_config(named) if named else None
             except NotInArchive:

@@ -7,13 +7,15 @@ import ssl
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from replayer.broker import messages
 from replayer.broker.answers import Answers, Client
+from replayer.broker.fetch import Allowance
 from replayer.broker.messages import MalformedRequest, Request, read_request, response_pieces
 from replayer.broker.users import HASHES, PLAIN, BrokerLogins, Exchange, LoginFailed
 
@@ -26,6 +28,9 @@ _LOGIN_SECONDS = 10.0
 # For a client that asks for nothing; that takes nothing of its answer; that sends a request slowly.
 _IDLE_SECONDS, _STALLED_SECONDS, _REQUEST_SECONDS = 600.0, 30.0, 30.0
 _WRITTEN_BYTES = 256 * 1024
+_CERTIFICATE_SECONDS = 30.0
+# Requests of more bytes wait until all such requests together, as they are in memory, fit.
+_SMALL_REQUEST, _REQUESTS_BYTES, _GROWTH = 64 * 1024, 128 * 1024 * 1024, 8
 MOST_CONNECTIONS = 1000
 # Seconds that answers have at the end.
 _DRAIN_SECONDS = 3.0
@@ -41,27 +46,57 @@ class Listener:
     """None for the name that a TLS client asked for, or the address that the client connected to."""
 
 
+class ServerCertificate:
+    """The certificate of a TLS server, and what clients called the server."""
+
+    def __init__(self, chain: Path, key: Path | None, client_authority: Path | None) -> None:
+        """Raise OSError, as ssl.SSLError is one, for files that cannot be used."""
+        self._chain, self._key = chain, key or chain
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.sni_callback = self._note_name
+        if client_authority is not None:
+            self.context.load_verify_locations(client_authority)
+            self.context.verify_mode = ssl.CERT_REQUIRED
+        self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._seen: list[int] = []
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Use the files for new connections if they changed; raise OSError."""
+        seen = [each.stat().st_mtime_ns for each in (self._chain, self._key)]
+        if seen != self._seen:
+            self.context.load_cert_chain(self._chain, self._key)
+            self._seen = seen
+
+    def name_of(self, connection: object) -> str | None:
+        """Return the server's name as the client of a TLS connection gave it."""
+        return self._names.get(connection)
+
+    def _note_name(self, connection: Any, name: str | None, _: ssl.SSLContext) -> None:
+        if name:
+            self._names[connection] = name
+
+
 @dataclass
 class Security:
     """TLS and the users of a server."""
 
-    tls: ssl.SSLContext | None = None
+    certificate: ServerCertificate | None = None
     logins: BrokerLogins | None = None
-    asked_names: WeakKeyDictionary[Any, str] = field(default_factory=WeakKeyDictionary)
-    """The name that each TLS client requested, by connection."""
 
-    def __post_init__(self) -> None:
-        if self.tls is not None:
-            self.tls.sni_callback = self._note_name
-
-    def _note_name(self, connection: Any, name: str | None, _: ssl.SSLContext) -> None:
-        if name:
-            self.asked_names[connection] = name
+    async def renew(self) -> None:
+        """Read the certificate again whenever its files change, until cancelled."""
+        while self.certificate is not None:
+            await asyncio.sleep(_CERTIFICATE_SECONDS)
+            try:
+                self.certificate.read_again()
+            except OSError as error:
+                log.warning("the certificate changed, and cannot be used: %s; the former one stays", error)
 
     @property
     def mechanisms(self) -> list[str]:
         """Passwords in the clear are not offered without TLS."""
-        return [*HASHES, *([PLAIN] if self.tls is not None else [])] if self.logins is not None else []
+        return [*HASHES, *([PLAIN] if self.certificate is not None else [])] if self.logins is not None else []
 
 
 class BrokerServer:
@@ -73,15 +108,19 @@ class BrokerServer:
         self._most_connections = most_connections
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
+        self.large_requests = Allowance(_REQUESTS_BYTES)
         self.is_ending = False
 
     async def listen(self, listeners: Sequence[Listener]) -> list[tuple[str, int]]:
         """Begin to accept connections; return the addresses that are listened on. Raise OSError."""
         addresses = []
         for each in listeners:
-            accept = partial(self._accept, each)
+            accept, certificate = partial(self._accept, each), self._security.certificate
+            tls: dict[str, Any] = {}
+            if certificate is not None:
+                tls = {"ssl": certificate.context, "ssl_handshake_timeout": _LOGIN_SECONDS}
             server = await asyncio.start_server(
-                accept, each.host, each.port, ssl=self._security.tls, limit=_BEFORE_LOGIN_BYTES, backlog=128
+                accept, each.host, each.port, limit=_BEFORE_LOGIN_BYTES, backlog=128, **tls
             )
             self._servers.append(server)
             addresses.append(server.sockets[0].getsockname()[:2])
@@ -120,8 +159,9 @@ class BrokerServer:
         host, port = writer.get_extra_info("sockname")[:2]
         if listener.advertised is not None:
             return listener.advertised[0], listener.advertised[1] or port
-        tls = writer.get_extra_info("ssl_object")
-        return (host if tls is None else self._security.asked_names.get(tls, host)), port
+        certificate = self._security.certificate
+        name = certificate and certificate.name_of(writer.get_extra_info("ssl_object"))
+        return name or host, port
 
 
 class ClientConnection:
@@ -174,6 +214,16 @@ class ClientConnection:
         most = _AFTER_LOGIN_BYTES if self._is_open else _BEFORE_LOGIN_BYTES
         if not _LEAST_REQUEST <= size <= most:
             raise MalformedRequest(f"a request of {size} bytes, where {most} are allowed")
+        if size <= _SMALL_REQUEST:
+            await self._answer_one(size)
+            return
+        await self._server.large_requests.take(_GROWTH * size)
+        try:
+            await self._answer_one(size)
+        finally:
+            await self._server.large_requests.give_back(_GROWTH * size)
+
+    async def _answer_one(self, size: int) -> None:
         async with asyncio.timeout(_REQUEST_SECONDS):
             body = await self._reader.readexactly(size)
         request = read_request(body)

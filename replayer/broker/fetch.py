@@ -282,6 +282,7 @@ async def fetched(
     idle = set(range(len(parts)))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request["max_wait_ms"] / 1000
+    is_filled = False
     try:
         while True:
             for number in [number for number in idle if parts[number].look(changed)]:
@@ -295,15 +296,15 @@ async def fetched(
             idle |= {fills.pop(task) for task in ended}
             changed.clear()
         await asyncio.sleep(0)  # what is read already is taken along
-    except BaseException:
-        await reading.allowance.give_back(room.allowed)
-        raise
+        is_filled = True
     finally:
         for part in parts:
             part.unfollow(changed)
         for task in fills:
             task.cancel()
         await asyncio.gather(*fills, return_exceptions=True)
+        if not is_filled:
+            await reading.allowance.give_back(room.allowed)
     return room
 
 

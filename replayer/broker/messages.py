@@ -136,7 +136,7 @@ FIND_COORDINATOR = _api(
     "throttle_time_ms:int32@1 error_code:int16@-3 error_message:string@1-3 node_id:int32@-3 host:string@-3 "
     f"port:int32@-3 coordinators:[key:string node_id:int32 host:string port:int32 {_WITH_ERROR}]@4",
 )
-SASL_HANDSHAKE = _api(17, (0, 1), _NEVER, "mechanism:string", "error_code:int16 mechanisms:[string]")
+SASL_HANDSHAKE = _api(17, (1, 1), _NEVER, "mechanism:string", "error_code:int16 mechanisms:[string]")
 VERSIONS = _api(
     API_VERSIONS,
     (0, 4),

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.partition import ArchivedPartition
@@ -20,7 +20,9 @@ FRESH_SECONDS, SLOWEST_SECONDS = 2.0, 30.0
 _SLOWER = 1.5
 # A log is followed until no client has waited for it for this time.
 _UNWATCHED_SECONDS = 60.0
-_LISTING_SECONDS = 30.0
+# Listings cost as much as writes. A topic or a partition that is new may be seen that much later.
+_LISTING_SECONDS, _PARTITIONS_SECONDS = 30.0, 300.0
+_LISTS_AT_ONCE = 16
 _UNCOMMITTED = "read_uncommitted"
 
 
@@ -113,26 +115,46 @@ class Logs:
         self._served = served
         self._forget = forget
         self._fresh_seconds = fresh_seconds
-        self._topics: dict[str, tuple[str, Sequence[int]]] = {}
-        self._logs: dict[tuple[str, int], Log] = {}
+        # The archive's name of each topic that clients see.
+        self._names: dict[str, str] = {}
         self._listed_at: float | None = None
         self._listing = asyncio.Lock()
+        # Each topic's partitions, and when they were listed.
+        self._numbers: dict[str, tuple[float, Sequence[int]]] = {}
+        self._lists_at_once = asyncio.Semaphore(_LISTS_AT_ONCE)
+        self._logs: dict[tuple[str, int], Log] = {}
         self.archive_id = ""
         # Why the archive's topics could not be listed the last time.
         self.trouble = ""
 
-    async def topics(self) -> Mapping[str, Sequence[int]]:
-        """Return the numbers of each topic's partitions, by the name that clients see; raise what a listing raises."""
+    async def names(self) -> Mapping[str, str]:
+        """Return the archive's name of each topic, by the name that clients see; raise what a listing raises."""
         async with self._listing:
             if self._listed_at is None or time.monotonic() - self._listed_at >= _LISTING_SECONDS:
                 try:
-                    await self._list()
+                    self._names = await self._list()
                     self.trouble = ""
+                    self._listed_at = time.monotonic()
                 except BlockgzError as error:
                     self.trouble = str(error)
                     if self._listed_at is None:
                         raise
-        return {name: numbers for name, (_, numbers) in self._topics.items()}
+        return self._names
+
+    async def partitions(self, topic: str) -> Sequence[int] | None:
+        """Return the numbers of a topic's partitions; None if it is not served."""
+        name = (await self.names()).get(topic)
+        if name is None:
+            return None
+        listed_at, numbers = self._numbers.get(topic, (0.0, ()))
+        if topic not in self._numbers or time.monotonic() - listed_at >= _PARTITIONS_SECONDS:
+            async with self._lists_at_once:
+                try:
+                    numbers = await self.archive.partitions(name)
+                except NotInArchive:
+                    numbers = ()
+            self._numbers[topic] = time.monotonic(), numbers
+        return numbers
 
     def opened(self) -> Iterator[tuple[Log, ArchivedPartition]]:
         """Yield the logs whose marker is known, with the partition."""
@@ -140,50 +162,41 @@ class Logs:
             if (known := log.known) is not None:
                 yield log, known
 
-    async def name_in_archive(self, topic: str) -> str | None:
-        """Return the archive's name of a topic that clients see, or None."""
-        if topic not in self._topics:
-            await self.topics()
-        found = self._topics.get(topic)
-        return None if found is None else found[0]
-
     async def log(self, topic: str, number: int) -> Log | None:
         """Return a partition's log, or None if no such partition is served."""
         known = self._logs.get((topic, number))
         if known is None:
-            name = await self.name_in_archive(topic)
-            if name is None or number not in self._topics[topic][1]:
+            if number not in (await self.partitions(topic) or ()):
                 return None
-            log = Log(self.archive, name, number, self._fresh_seconds, self._forget)
+            log = Log(self.archive, self._names[topic], number, self._fresh_seconds, self._forget)
             known = self._logs.setdefault((topic, number), log)
         return known
 
-    async def _list(self) -> None:
+    async def _list(self) -> dict[str, str]:
         archive = await self.archive.pin()
-        names = await archive.all_incarnations()
-        found: dict[str, tuple[str, Sequence[int]]] = {}
-        for topic in await archive.topics():
-            found[topic] = topic, await archive.partitions(topic)
-        for name in names:
+        found = {topic: topic for topic in await archive.topics()}
+        for name in await archive.all_incarnations():
             topic, separator, number = name.rpartition("~")
             alias = f"{topic}.incarnation-{number}"
             if separator and alias not in found and await archive.folder_of(topic) != TopicFolder(topic, int(number)):
-                found[alias] = name, await archive.partitions(name)
+                found[alias] = name
         served = set(self._served(found))
-        self._topics = {
-            name: each for name, each in sorted(found.items()) if {name, parse_topic_folder(each[0]).topic} & served
+        names = {
+            name: archived
+            for name, archived in sorted(found.items())
+            if {name, parse_topic_folder(archived).topic} & served
         }
-        self._logs = {place: log for place, log in self._logs.items() if place[0] in self._topics}
+        self._logs = {place: log for place, log in self._logs.items() if place[0] in names}
         if not self.archive_id:
-            self.archive_id = await self._read_archive_id(archive)
-        self._listed_at = time.monotonic()
+            self.archive_id = await self._read_archive_id(archive, names.values())
+        return names
 
-    async def _read_archive_id(self, archive: ArchiveReader) -> str:
-        for name, numbers in self._topics.values():
-            for number in numbers:
+    async def _read_archive_id(self, archive: ArchiveReader, names: Iterable[str]) -> str:
+        for name in names:
+            for number in await archive.partitions(name):
                 try:
                     return (await archive.open_partition(name, number)).marker.archive_id
-                except (NotInArchive, BlockgzError):
+                except BlockgzError:
                     continue
         return ""
 

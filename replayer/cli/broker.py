@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ from blockgz.topic_patterns import TopicSelection, nothing_matches
 from replayer.broker.answers import Answers
 from replayer.broker.batches import CODECS
 from replayer.broker.block_cache import BlockCache
-from replayer.broker.connections import BrokerServer, Listener, Security
+from replayer.broker.connections import BrokerServer, Listener, Security, ServerCertificate
 from replayer.broker.fetch import Allowance, FetchState
 from replayer.broker.health import BrokerCollector, health_served
 from replayer.broker.partition_logs import FRESH_SECONDS, Logs
@@ -52,22 +51,16 @@ class Guarding(NamedTuple):
         if (self.tls_key or self.tls_client_ca) and self.tls_cert is None:
             raise UsageError("--tls-key and --tls-client-ca have no effect", why="there is no --tls-cert")
         logins = BrokerLogins(read_users(self.users)) if self.users is not None else None
-        return Security(self.tls_context() if self.tls_cert is not None else None, logins)
-
-    def tls_context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        if self.tls_cert is None:
+            return Security(logins=logins)
         try:
-            context.load_cert_chain(str(self.tls_cert), self.tls_key and str(self.tls_key))
-            if self.tls_client_ca is not None:
-                context.load_verify_locations(self.tls_client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED
+            return Security(ServerCertificate(self.tls_cert, self.tls_key, self.tls_client_ca), logins)
         except OSError as error:  # ssl.SSLError is one
             raise UsageError(
                 "the TLS certificate, its key or the clients' authority cannot be used",
                 why=str(error),
                 remedy="give PEM files: --tls-cert CHAIN --tls-key KEY --tls-client-ca CA",
             ) from error
-        return context
 
     def check(self, listeners: tuple[Listener, ...], is_encrypted: bool) -> None:
         """Raise UsageError for a port that more people reach than should."""
@@ -193,7 +186,7 @@ async def _serve(serving: Serving) -> None:
         stack.push_async_callback(blocks.close)
         logs = Logs(archive, TopicSelection(serving.topics or ["*"]), blocks.drop, serving.fresh)
         stack.callback(logs.close)
-        if not await logs.topics() and serving.topics:
+        if not await logs.names() and serving.topics:
             raise nothing_matches(serving.topics, await archive.topics())
         reading = FetchState(blocks, Allowance(serving.memory), serving.stop_at_gaps)
         stack.push_async_callback(reading.close)
@@ -204,6 +197,8 @@ async def _serve(serving: Serving) -> None:
             health_served(http, collector, lambda: "the broker is ending" if server.is_ending else logs.trouble)
         )
         stack.push_async_callback(server.close)
+        renewing = asyncio.create_task(serving.security.renew())
+        stack.callback(renewing.cancel)
         await _listen(server, serving)
         await ending.wait()
 

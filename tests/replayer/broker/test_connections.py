@@ -1,15 +1,23 @@
 """Connections of `replayer broker`: hostile and slow peers, logins that do not come, and an orderly end."""
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from replayer.broker import connections
-from replayer.broker.connections import BrokerServer, Listener, Security
+from replayer.broker.connections import BrokerServer, Listener, Security, ServerCertificate
 from replayer.broker.users import BrokerLogins, new_user
 from tests.replayer.broker.test_broker_messages import encoded
 from tests.replayer.broker.test_fetches import opened
@@ -143,5 +151,54 @@ def test_there_are_at_most_so_many_connections() -> None:
                 await answered(reader)
             async with connected(port) as [(reader, _)]:
                 assert await is_closed(reader)
+
+    asyncio.run(check())
+
+
+def certificate(folder: Path, number: int) -> tuple[Path, Path]:
+    """A chain and a key as PEM files, in the place of former ones; the certificate has this serial number."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "archive.example")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), number, now, now + timedelta(days=1))
+    chain, private = folder / "chain.pem", folder / "key.pem"
+    chain.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return chain, private
+
+
+def test_tls_with_passwords_the_name_that_was_asked_for_and_a_new_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_CERTIFICATE_SECONDS", 0.01)
+    chain, key = certificate(tmp_path, 7)
+    logins = BrokerLogins({"anna": new_user("anna", (), "secret")})
+    security = Security(ServerCertificate(chain, key, None), logins)
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+
+    async def serial(port: int) -> int:
+        async with connected(port, ssl=trusting, server_hostname="archive.example") as [(reader, writer)]:
+            await send(writer, encoded(17, 1, {"mechanism": "PLAIN"}))
+            await answered(reader)
+            await send(writer, encoded(36, 1, {"auth_bytes": b"\0anna\0secret"}))
+            assert struct.unpack_from(">h", await answered(reader), 4) == (0,)
+            await send(writer, METADATA)
+            assert b"archive.example" in await answered(reader)
+            der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            return x509.load_der_x509_certificate(der).serial_number
+
+    async def check() -> None:
+        async with listening(security) as (_, port):
+            renewing = asyncio.create_task(security.renew())
+            assert await serial(port) == 7
+            key.write_text("half a key")  # as a tool that replaces one file after the other leaves it for a moment
+            await asyncio.sleep(0.05)
+            assert await serial(port) == 7
+            certificate(tmp_path, 8)
+            async with asyncio.timeout(SECONDS):
+                while await serial(port) != 8:
+                    await asyncio.sleep(0.02)
+            renewing.cancel()
 
     asyncio.run(check())

@@ -196,7 +196,7 @@ def test_a_response_has_one_batch_at_least_and_no_more_than_fits(writer: MemoryA
         async with opened(writer) as endpoint:
             both = ("orders", 0, 0), ("orders", 1, 0)
             for limits, count in (
-                ({"most": 1}, 2),
+                ({"most": 1, "min_bytes": MIB}, 2),
                 ({"max_bytes": 1}, 1),
                 ({"max_bytes": 12_000, "min_bytes": MIB}, 2),
             ):
