@@ -344,7 +344,7 @@ class _PruneRun(NamedTuple):
 def prune(
     keys: PartitionKeys, pruned_before: int, what: Rewrite | None = None, *, lease_ms: int = LEASE_MS
 ) -> Protocol[RewriteOutcome]:
-    """Raise a partition's floor to where a catalog of level 1 ends, or a chunk or a block in one begins.
+    """Raise a partition's floor to where a catalog of level 1 ends, or a chunk, block or gap in one begins.
 
     NOTHING if none does. `what` makes the rest of a chunk; without it, none is cut. Raises RewriteRefused, and the
     errors of reading catalogs and chunks, and of storing new ones.
@@ -372,11 +372,11 @@ def prune(
 
 
 def _may_cut(keys: PartitionKeys, reference: CatalogReference, floor: int, *, may_cut_chunk: bool) -> Protocol[bool]:
-    """Return whether a chunk of the catalog, or a block of one, begins at the offset."""
+    """Return whether a chunk of the catalog, a block of one, or a gap behind one begins at the offset."""
     (catalog,) = yield from read_catalogs(keys, [reference], 1)
     entry = cast(ChunkEntry | None, span_at_or_after(catalog.entries, floor))
     if entry is None or entry.start_offset >= floor:
-        return entry is not None and entry.start_offset == floor
+        return any(floor in (each.start_offset, each.next_offset) for each in catalog.entries)
     (chunk,) = yield from chunks_of(keys, [entry])
     return may_cut_chunk and any(block.first_record_offset == floor for block in chunk.index.blocks)
 

@@ -63,7 +63,7 @@ class RefetchLog:
         self._keys, self._read = keys, source.read
         topic_id = source.topic_id(keys.folder.topic)
         self.is_same_topic = topic_id is not None and topic_id == marker.topic_id
-        # In a closed folder the log may have lost these offsets, and hold others there.
+        # The topic's log may have lost these offsets, and hold others there.
         self._is_closed = marker.successor is not None
         self._is_encrypted = bool(marker.tail_key)
 
@@ -75,7 +75,10 @@ class RefetchLog:
         index, entry = chunk.index, chunk.index.blocks[number]
         if not self.is_same_topic:
             raise NotTheSame("Kafka has no such topic any longer, or another one of that name")
-        if not has_index and (self._is_closed or is_rewritten(chunk.entry.name)):
+        is_proved = is_provable(index, has_index=has_index)
+        if self._is_closed and not is_proved:
+            raise NotTheSame("the log was truncated, and nothing proves that it holds the same records again")
+        if not has_index and is_rewritten(chunk.entry.name):
             raise NotTheSame("without its index, it is unknown which records Kafka must not bring back")
         if not has_index and self._is_encrypted and not index.encryption:
             raise NotTheSame("no index of a neighbour says how it was encrypted")
@@ -86,7 +89,7 @@ class RefetchLog:
             bits_of(entry.key_filter),
         )
         made = list[BlockEntry]()
-        crc32 = entry.crc32 if is_provable(index, has_index=has_index) else None
+        crc32 = entry.crc32 if is_proved else None
         for raw in self._encoded(builder, index, entry):
             made.append(raw.entry(0, 1))
             yield raw

@@ -198,7 +198,7 @@ def stored_rest(
     """
     ((_, catalog),) = yield from old_catalogs(attempt.keys, (reference,))
     items: list[ChunkEntry | chunks.EmptiedRun] = [each for each in catalog.entries if each.next_offset > floor]
-    if items[0].start_offset < floor:
+    if items and items[0].start_offset < floor:
         assert what is not None
         (chunk,) = yield from chunks_of(attempt.keys, catalog.entries[-len(items) :][:1])
         old = [chunk.from_offset(floor)]

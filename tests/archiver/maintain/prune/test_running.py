@@ -34,6 +34,7 @@ from archiver.maintain.rewrite.chunks import NO_KEYS, NewChunk, OffsetRanges, Re
 from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
 from archiver.maintain.rewrite.intent import RewriteOutcome, fold_tail, request_fold
 from archiver.maintain.rewrite.tree import read_chain
+from index_format import marker as markers
 from index_format.marker import ChunkEntry, Maintenance
 from index_format.objects import BlockEntry, Erased, Gap
 from index_format.records import Record
@@ -237,6 +238,16 @@ def test_what_was_passed_over_behind_the_newest_record_needs_no_catalog(tmp_path
         assert prune_partition(plan, tools) is RewriteOutcome.COMMITTED
     assert (world.marker.gaps, world.marker.newest_offset, world.marker.pruned_before) == ((), 4, 6)
     assert world.run(take_over(world.identity, "writer", POLICY)).position == 6
+
+
+def test_a_gap_may_begin_where_the_newest_chunks_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "FAN_OUT", 2)  # the tail is full, and folded as a whole
+    world = PruneWorld(log=MemoryLog([record(offset, b"v", timestamp=1000 + offset) for offset in range(9)]))
+    world._append([0, 1])
+    world.log.low, world.held = 6, None
+    world._append([6, 7, 8])
+    plan = world.prune(Keep(since_ms=1002), tmp_path)
+    assert (plan.folds_before, world.marker.pruned_before) == (2, 2)
 
 
 @pytest.mark.slow

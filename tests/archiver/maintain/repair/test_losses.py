@@ -11,11 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from archiver.commit.recovery import close_folder
 from archiver.errors import Fenced, RefetchRefused
 from archiver.ingest.chunk_builder import BufferFolder
 from archiver.maintain.compact import Compaction, PlannedCompaction, compact
 from archiver.maintain.gc import plan_sweep
 from archiver.maintain.planned import Problem
+from archiver.maintain.repair import refetch
 from archiver.maintain.repair.losses import SECOND_LOOK_SECONDS, PlannedLossRepair, loss_target
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairPlan, RepairTarget
@@ -403,6 +405,19 @@ def test_other_records_of_the_log_do_not_come_back(with_index: bool, tmp_path: P
     plan = world.plan("refetch", tmp_path, source=world.source)
     rows = {row["from"]: row["result"] for row in plan.as_json(dry_run=True)["lost"]}
     assert rows[first].startswith("becomes a gap" if rest and not with_index else "stays lost")
+
+
+@pytest.mark.parametrize("is_proved", [False, True])
+def test_nothing_comes_back_unproved_after_the_log_was_truncated(
+    is_proved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of encrypted blocks, and those in Arrow."""
+    world = world_of()
+    world.damage(1, 0)
+    world.run(close_folder(world.keys, world.claim(), "orders~2", "repair"))
+    monkeypatch.setattr(refetch, "is_provable", lambda index, **_: is_proved)
+    plan = world.plan("refetch", tmp_path, source=world.source)
+    assert (len(plan.planned), "the log was truncated" in reasons(plan.problems)) == (is_proved, not is_proved)
 
 
 def test_erased_records_do_not_come_back(tmp_path: Path) -> None:
