@@ -187,7 +187,7 @@ def damage(world: World, hidden: Hidden, partition: Partition) -> None:
         world.store.objects[data] = kept._replace(body=body)
     monitor.damage(data, body, lost)
     if what == "both":
-        del world.store.objects[name]
+        hidden.copies[name] = world.store.objects.pop(name)
         # What was erased in it, only its index told.
         monitor.damage(name, None, set(range(index["start_offset"], index["next_offset"])))
 
@@ -271,7 +271,7 @@ def _finish(schedule: Schedule, commands: dict[str, Kind], last: str, hidden: Hi
     schedule.run_to_end()
     for key in set(damaged()) & hidden.copies.keys():
         data = monitor._chunks + parsed(hidden.copies[key].body)["data"]["name"]
-        if data not in monitor.damaged:  # else `both` objects of the chunk are lost, one after the other
+        if monitor.is_sound(data):  # also if a late request stored it again
             world.count("index from a copy")
             world.store.objects[key] = hidden.copies[key]
             monitor.stored(key, hidden.copies[key].body)

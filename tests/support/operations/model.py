@@ -77,13 +77,13 @@ class Model:
         if offset not in self.held:
             return {"notyet", "hole", *({self.orphans[offset]} if offset in self.orphans else ())}
         found = self._at(offset)
-        if offset < self.floor and offset in self.erased:
-            found |= {"erased"}
+        if offset < self.floor:  # a chunk that a prune cut is not there as a whole again
+            found |= {"gap", "erased"} if offset in self.erased else {"gap"}
         if found & {"hole", "gap"}:
             found |= {"gap", self.orphans.get(offset, "hole")} if self.orphans else {"gap"}
         if "gap" in found and self._is_beside_erased(offset):
             found |= {"hole"}  # where the chunk is gone, the lost marker may have been all that told of the gap
-        is_told = offset in self.erased or self._is_beside_erased(offset)
+        is_told = offset in self.erased or self._is_beside_erased(offset) or "gap" in found
         if is_told and found & {"erased", "hole", "gap"} and not self._has_records_below(offset):
             found |= {"beforefirst"}  # or all that told of the partition's first chunk
         return found

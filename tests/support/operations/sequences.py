@@ -31,6 +31,7 @@ OPERATIONS: dict[Callable[[World], None], float] = {
     World.salvage: 1,
     World.repair_marker: 0.7,
     World.truncate_log: 0.5,
+    World.lose_data: 1,
 }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
+
+import pyarrow as pa
 
 from archiver.commit import operations
 from archiver.commit.archive import find_incarnation
@@ -28,8 +31,10 @@ from archiver.maintain.planned import archived_partitions, one_by_one
 from archiver.maintain.prune import Keep, PlannedPruning, prune_partition
 from archiver.maintain.repair import chunk_indexes
 from archiver.maintain.repair.diverged import LogSource, plan_diverged
+from archiver.maintain.repair.losses import PlannedLossRepair
 from archiver.maintain.repair.markers import plan_marker
 from archiver.maintain.repair.plan import RepairTarget
+from archiver.maintain.repair.refetch import RefetchSource
 from archiver.maintain.repair.salvage import plan_salvage
 from archiver.maintain.rewrite.chunks import OffsetRanges
 from archiver.maintain.rewrite.contents import MergeLimits, RewriteTools
@@ -47,14 +52,15 @@ from blockgz.errors import UsageError
 from blockgz.record_filter import KeyIn, RecordFilter
 from index_format import objects
 from index_format.keys import FLOORS_FOLDER, PartitionKeys, archive_key
-from index_format.marker import MAX_RETIRED, decode_marker
+from index_format.marker import MAX_RETIRED, decode_index, decode_marker
 from index_format.objects import ArchiveInfo, Gap
-from index_format.records import Record, iter_records
+from index_format.records import Record, batch_from_records, iter_records
 from replayer.coverage import partition_coverage
 from replayer.verify.report import Depth
 from replayer.verify.verifying import verify_partition
 from tests.support.chunks import GROUP, POLICY, finished_chunk, identity_of
 from tests.support.lifecycle.blocking import OneAfterAnother
+from tests.support.lifecycle.world import CLUSTER
 from tests.support.memory_reader import MemoryReader
 from tests.support.memory_store import MemoryLog, MemoryStore
 from tests.support.operations.model import Answer, Model
@@ -158,7 +164,7 @@ class World:
         self.identity = identity_of(layout, topic=TOPIC, partition=PARTITION)
         self.store = Store()
         self.store.now = START
-        info = ArchiveInfo(archive_id=self.identity.archive_id, cluster_id=None, layout=layout)
+        info = ArchiveInfo(archive_id=self.identity.archive_id, cluster_id=CLUSTER, layout=layout)
         self.store.put_if_absent(archive_key(layout), objects.encode(info), "-")
         find_incarnation(self.store, layout=layout, topic=TOPIC, topic_id=self.identity.topic_id)
         self.log_number = rng.randrange(LOGS)
@@ -462,6 +468,68 @@ class World:
     def _stored_floor(self, keys: PartitionKeys) -> int:
         folder = keys.home + FLOORS_FOLDER
         return max((int(key.removeprefix(folder)) for key in self.store.objects if key.startswith(folder)), default=0)
+
+    def lose_data(self) -> None:
+        """A chunk's data is gone or damaged: that alone cannot be read. It comes back from the log, or is given up."""
+        rng, store = self.rng, self.store
+        keys = rng.choice(self.folders)
+        chain = read_chain(store, keys)
+        entries = [each for each in chain.entries if each.next_offset > chain.marker.pruned_before] if chain else []
+        if self.layout == "seed" or self.is_full or not entries:
+            return
+        entry = rng.choice(entries)
+        index = decode_index(store.objects[keys.index_key(entry)].body, entry, TOPIC, PARTITION)
+        blocks = [rng.choice(index.blocks)] if rng.random() < 0.5 else list(index.blocks)
+        kept = store.objects.pop(keys.data_key(index))
+        if len(blocks) < len(index.blocks):
+            at = blocks[0].byte_offset + blocks[0].byte_length // 2
+            body = kept.body[:at] + bytes([kept.body[at] ^ 0xFF]) + kept.body[at + 1 :]
+            store.objects[keys.data_key(index)] = kept._replace(body=body)
+        ends = [each.last_record_offset + 1 for each in blocks]
+        taken = {at for each, end in zip(blocks, ends, strict=True) for at in range(each.first_record_offset, end)}
+        if self.turn is not None and keys.folder.incarnation == 1:  # behind that, readers are in the other folder
+            taken = {at for at in taken if at < self.turn}
+        self.old_readers.clear()  # nobody can promise them anything
+        chunk = range(entry.start_offset, entry.next_offset)
+        self._told_of_loss(taken, chunk, "lost")
+
+        def read(topic: str, number: int, level: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+            yield batch_from_records(
+                [each for each in self.log.records if max(start, self.log.low) <= each.offset < end]
+            )
+
+        source = RefetchSource(lambda: CLUSTER, lambda _: self.identity.topic_id, read)
+        for kind in rng.choice([["accept-loss"], ["refetch", "accept-loss"]]):
+            plan = PlannedLossRepair(
+                *(RepairTarget(store, keys, MAX_BLOCK_BYTES), "memory:", Path(tempfile.gettempdir())),
+                kind=kind,
+                source=source if kind == "refetch" else None,
+                driver=self._maintainer(),
+                wait=lambda _: None,
+            )
+            if plan.planned:
+                plan.carry_out()
+                assert not plan.problems, plan.problems
+                self.is_rewritten = True
+                self.note(kind, sorted(taken))
+        self._told_of_loss(taken, chunk, "gap")
+        for _ in range(3):  # a marker that is rebuilt does not lead to the old chunk again
+            store.now += GRACE + 1
+            self.collect()
+
+    def _told_of_loss(self, taken: Collection[int], chunk: Collection[int], word: str) -> None:
+        """Readers miss what was taken, and holes and erased records beside it, and from now on that is so."""
+        model = self.model
+
+        def right(offset: int) -> set[Answer]:
+            is_beside = offset in chunk and not isinstance(model.held.get(offset), Record)
+            return model.answers(offset) | ({word} if offset in taken or is_beside else set())
+
+        said = self.look_up(self.opened(), range(model.floor, model.next_offset), right)
+        if word == "lost":
+            assert all(said[at] == word for at in taken & model.living.keys()), said
+        else:
+            model.observe(said)
 
     def truncate_log(self) -> None:
         """The log is truncated and written again: the partition continues in another folder."""
