@@ -141,6 +141,19 @@ class ObjectMissing(BlockgzError, LookupError):
         self.key = key
 
 
+class MarkerMissing(ObjectMissing):
+    """A marker that does not exist, of a partition that was archived."""
+
+    def __init__(self, key: str, partition: object) -> None:
+        super().__init__(key)
+        self.why, self.remedy = "no marker leads to its chunks", marker_remedy(partition)
+
+
+def marker_remedy(partition: object) -> str:
+    """Return what brings back the marker of a partition."""
+    return f"archiver repair marker {partition} rebuilds it"
+
+
 def catalog_remedy(partition: object) -> str:
     """Return what brings back a catalog of a partition that is missing or damaged."""
     return f"rebuild it: archiver repair catalog {partition}"

@@ -10,7 +10,7 @@ from archiver.commit.archive import archive_info, claimed_partitions, layout_of
 from archiver.ingest.kafka_cluster import LogView
 from archiver.ingest.kafka_source import Partition
 from archiver.maintain.planned import archived_partitions
-from blockgz.errors import BlockgzError
+from blockgz.errors import BlockgzError, marker_remedy
 from blockgz.store.writer import StoredObject, ToolStore
 from blockgz.topic_patterns import TopicSelection
 from index_format import marker as markers
@@ -104,7 +104,7 @@ def partition_status(store: ToolStore, keys: PartitionKeys, stored: StoredObject
         stored_here = partition_folders(layout, folder, store.folders(topic_home(layout, folder)))
         is_claimed = number in claimed_partitions(store, layout).get(folder, ())
         is_gone = is_claimed and number not in {each.partition for each in stored_here}
-        return replace(status, error=MISSING if is_gone else "there is no marker")
+        return replace(status, error=MISSING if is_gone else f"there is no marker; {marker_remedy(keys)}")
     try:
         marker = markers.decode_marker(stored.body, keys.marker)
     except BlockgzError as error:

@@ -253,7 +253,8 @@ class ArchiveReader:
         folder = _parse_folder(newest, continues.folder)
         older = await self._read_marker(folder, newest.partition)
         if older is None:
-            raise errors.ObjectMissing(LAYOUTS[self.layout](folder, newest.partition).marker)
+            keys = LAYOUTS[self.layout](folder, newest.partition)
+            raise errors.MarkerMissing(keys.marker, keys)
         return await (await self._with_older(older)).append_folder(newest, continues.offset)
 
     async def _reopened(self, folder: TopicFolder, partition: int, reader: ObjectReader) -> ArchivedPartition:
@@ -262,7 +263,8 @@ class ArchiveReader:
         same.reader = reader
         found = await same._read_marker(folder, partition)
         if found is None:
-            raise errors.ObjectMissing(LAYOUTS[self.layout](folder, partition).marker)
+            keys = LAYOUTS[self.layout](folder, partition)
+            raise errors.MarkerMissing(keys.marker, keys)
         return await same._with_older(found)
 
     async def open_topic(self, topic: str, partitions: Sequence[int] | None = None) -> tuple[ArchivedPartition, ...]:
@@ -367,7 +369,8 @@ class ArchiveReader:
     async def _no_partition(self, topic: str, partition: int) -> errors.BlockgzError:
         numbers = await self.partitions(topic)
         if partition in numbers:
-            return errors.ObjectMissing(f"{MARKER_OBJECT} of {topic}:{partition}")
+            name = f"{parse_topic_folder(topic)}:{partition}"
+            return errors.MarkerMissing(f"{MARKER_OBJECT} of {name}", name)
         return errors.NotInArchive(
             f"partition {partition} of {topic} is not in the archive",
             why=f"there is {errors.listed(map(str, numbers))}",

@@ -39,7 +39,7 @@ from replayer.replay.jobs.undo import undo_document
 from replayer.replay.request import Surroundings
 from replayer.restore import document as records
 from replayer.restore import standby
-from replayer.restore.begun import deleted_topics, plan_restore_undo, restore_document, undo_restore
+from replayer.restore.begun import CONTINUED, deleted_topics, plan_restore_undo, restore_document, undo_restore
 from replayer.restore.consumers import Applied, FollowedGroups, set_acls, set_groups
 from replayer.restore.planning import found_topics, gathered, looked_over, name_of, planned_again, refuse_other_archive
 from replayer.restore.running import RestoreRun, TopicOutcome, TopicReplays, outcome_document, plan_document
@@ -123,13 +123,15 @@ def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acl
         print_each(f"note: {each.topic.target}: ", each.notes, err=True)
         print_each(f"WARNING {each.topic.target}: ", each.warnings, err=True)
         print_each(f"FAILURE {each.topic.source}: skipped ", each.skipped, err=True)
+        if each.state == "restored" and each.topic.lacks:
+            click.echo(f"WARNING {each.topic.target}: {each.topic.lacking(each.job)}", err=True)
         if each.state in ("failed", "refused"):
             click.echo(f"FAILURE {each.topic.source}: {each.error}", err=True)
             if each.do:
                 click.echo(f"do: {each.do}", err=True)
     if groups is not None and groups.error is None:
         positions = sum(groups.counts.values())
-        click.echo(f"{len(groups.counts)} consumer groups stand where they stood: {positions} positions are set")
+        click.echo(f"{positions} positions of consumer groups are set, as they were: {len(groups.counts)} in all")
     if acls is not None and acls.error is None:
         click.echo(f"{sum(acls.counts.values())} ACLs are created, of {len(acls.counts)} topics")
     for what, applied in (("consumer group was set", groups), ("ACL was created", acls)):
@@ -438,7 +440,7 @@ def list_command(jobs: str | None, as_json: bool, s3: S3Settings) -> int:
     store, code, found = existing_jobs(jobs, s3), 0, list[dict[str, Any]]()
     for folder in (records.RestoreFolder(store, name) for name in job_names(store)) if store else ():
         try:
-            found += [restore_document(folder)] if folder.get(records.RestoreRecord) else []
+            found += [restore_document(folder, store)] if store and folder.get(records.RestoreRecord) else []
         except ReplayRefused as error:
             code = PARTLY_FAILED if print_failure(error) else 0
     keys = ("restore", "at", "target", "topics_done", "topics_of", "groups", "state")
@@ -461,7 +463,7 @@ def status_command(name: str, jobs: str | None, as_json: bool, s3: S3Settings) -
     Reads only the folders of its jobs. Exits with 3 if something is missing and no process continues it.
     """
     store = open_store(jobs_place(jobs), s3)
-    document = restore_document(records.RestoreFolder(store, name), store)
+    document = restore_document(records.RestoreFolder(store, name), store, with_topics=True)
     if as_json:
         click.echo(msgspec.json.encode(document))
     else:
@@ -473,10 +475,11 @@ def status_command(name: str, jobs: str | None, as_json: bool, s3: S3Settings) -
         print_each("missing: ", document["missing"])
         click.echo(
             f"restore {name} is {document['state']}: {document['topics_done']} of "
-            f"{document['topics_of']} topics, {document['groups']} groups"
+            f"{document['topics_of']} topics"
+            + (f", {document['groups']} groups" if document["state"] != "undone" else "")
         )
         print_each("to continue: ", [document["continue"]] if document["continue"] else ())
-    return PARTLY_FAILED if document["continue"] else 0
+    return PARTLY_FAILED if document["state"] in CONTINUED else 0
 
 
 @click.command("undo", epilog=closing("replayer restore undo night --dry-run -b new:9092"))
@@ -649,7 +652,9 @@ def _code_of(plan: records.RestorePlan) -> int:
         raise ReplayRefused(
             f"{len(plan.refused)} of {len(plan.topics)} topics cannot be restored as planned: {first.source}",
             why=first.refused or "",
-            remedy="change the plan (--map, --from-plan), or restore the others with --partial",
+            remedy="repair it first, as replayer verify names; --partial, the last way, leaves out the rest for good"
+            if first.lacks
+            else "change the plan (--map, --from-plan), or restore the others with --partial",
         )
     lacks = plan.refused or any(each.lacks or each.missing for each in plan.topics)
     return PARTLY_FAILED if lacks and plan.follow is None else 0

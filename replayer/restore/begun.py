@@ -30,8 +30,8 @@ def _topics(folder: RestoreFolder) -> tuple[dict[str, TopicToRestore], set[str]]
     return {topic_job(folder.name, each.source): each for each in topics}, groups
 
 
-def restore_document(folder: RestoreFolder, jobs: Store | None = None) -> dict[str, Any]:
-    """Return a restore as JSON values, with its topics if the store of `jobs` is given; `at` is None for a standby.
+def restore_document(folder: RestoreFolder, jobs: Store, *, with_topics: bool = False) -> dict[str, Any]:
+    """Return a restore as JSON values, with its topics if asked for; `at` is None for a standby.
 
     Raise UsageError if there is none of that name, ReplayRefused for damage.
     """
@@ -40,7 +40,11 @@ def restore_document(folder: RestoreFolder, jobs: Store | None = None) -> dict[s
     groups = {} if found is None else found.groups
     missing = [f"group {name} is not set" for name in sorted(known - groups.keys())]
     missing += ["the ACLs are not created"] if plan.create_acls and folder.get(records.AclsDone) is None else []
-    state = "complete" if topics.keys() <= done and not missing else "incomplete"
+    kept = {job for job in topics.keys() & done if JobFolder(jobs, job).get(JobUndone) is None}
+    unfinished = bool(topics.keys() - done or missing)
+    # A standby follows what is repaired, too.
+    partly = plan.follow is None and (kept < topics.keys() or any(topics[job].lacks for job in kept))
+    state = "incomplete" if unfinished or partly else "complete"
     if folder.get(records.RestoreUndone) is not None:
         state = "undone"
     elif plan.follow is not None and (state == "incomplete" or not topics):
@@ -51,15 +55,17 @@ def restore_document(folder: RestoreFolder, jobs: Store | None = None) -> dict[s
         "restore": record.name,
         "at": plan.at if plan.follow is None else None,
         "target": record.cluster_id,
-        "topics_done": len(topics.keys() & done),
+        "topics_done": len(kept),
         "topics_of": len(topics),
         "groups": len(groups),
         "state": state,
         "begun_at_ms": record.begun_at,
         "missing": missing if state in ("incomplete", "running", "switched over") else [],
-        "continue": record.command(CONTINUED[state]) if state in CONTINUED else None,
+        "continue": record.command(CONTINUED[state])
+        if state in CONTINUED and (unfinished or state != "incomplete")
+        else None,
     }
-    if jobs is not None:
+    if with_topics:
         document["topics"] = [_topic_row(job, each, folder, jobs) for job, each in sorted(topics.items())]
     return document
 
@@ -70,7 +76,7 @@ def _topic_row(job: str, topic: TopicToRestore, folder: RestoreFolder, jobs: Sto
     written = done.records if done else begun.records if begun else 0
     state = "restored" if done else "begun" if begun else "refused" if topic.refused else "not begun"
     left = f"{topic.records - written} records" if topic.records > written else "the proof"
-    missing = None if done else topic.refused if state == "refused" else left
+    missing = topic.lacking(job) if done else topic.refused if state == "refused" else left
     if of_job.get(JobUndone) is not None:
         state, missing = "undone", None
     skipped = [lost.text for lost in done.skipped or ()] if done else []

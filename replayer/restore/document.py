@@ -96,6 +96,17 @@ class TopicToRestore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """The source's name without its incarnation."""
         return parse_topic_folder(self.source).topic
 
+    def lacking(self, job: str) -> str | None:
+        """Return the partitions that the archive lacked, and how the topic gets them; None if it lacked none."""
+        words = [each.split(" ") for each in self.lacks]
+        if not words:
+            return None
+        names = ", ".join(f"{self.topic}:{each[1]}" if each[0] == "partition" else each[0] for each in words)
+        return (
+            f"lacks {names}, and --resume does not add them: repair the archive (replayer verify names how), delete "
+            f"the topic (replayer undo --job {job} -b HOST:PORT), and restore it in another restore, with --name"
+        )
+
     @property
     def is_in_one_folder(self) -> bool:
         """Return whether one folder holds all of it, unlike where its log was truncated."""

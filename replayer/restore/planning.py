@@ -203,7 +203,10 @@ class Looking(NamedTuple):
             acls=None if archived is None or archived.acls is msgspec.UNSET else archived.acls,
             lacks=(
                 *(f"{each} is missing" for each in map(str, missing)),
-                *(f"partition {number} cannot be read: {error.reason}" for number, error in survey.damaged.items()),
+                *(
+                    f"partition {number} cannot be read: {error.reason}; {error.remedy}"
+                    for number, error in survey.damaged.items()
+                ),
             ),
             notes=tuple(_notes(chosen, archived, damage, folders, source)),
         )
@@ -476,7 +479,7 @@ def _refusal(plan: RestorePlan, topic: TopicToRestore, *, exists: bool) -> str |
     if exists:
         return f"topic {topic.target} exists: give the restored one another name with --map, or delete it"
     if topic.lacks and not plan.partial:
-        return f"{topic.lacks[0]}: restore what is there with --partial"
+        return f"{topic.lacks[0]}; repair that first: --partial restores the rest, and leaves this out for good"
     if topic.lacks and not topic.numbers:
         return "nothing of it is left in the archive"
     return None

@@ -15,7 +15,7 @@ from blockgz.archive.archive import ArchiveReader, TopicPartitions
 from blockgz.archive.inventory import Compared, Wanted, compare
 from blockgz.archive.partition import MOST_REWRITES, ArchivedPartition, Damage, Damaged, LostRange, Unreadable, streamed
 from blockgz.archive.selection import joined_ranges
-from blockgz.errors import NotInArchive, ObjectMissing
+from blockgz.errors import NotInArchive, ObjectMissing, marker_remedy
 from index_format import objects
 from index_format.keys import (
     INDEX_SUFFIXES,
@@ -401,7 +401,7 @@ async def _unreachable(archive: ArchiveReader, keys: PartitionKeys) -> list[Lost
             continue
         if (index.topic, index.partition) == (keys.folder.topic, keys.partition):
             chunks.append((index.start_offset, index.next_offset))
-    why = f"no marker leads to its chunks; archiver repair marker {keys} rebuilds it"
+    why = f"no marker leads to its chunks; {marker_remedy(keys)}"
     return [LostRange(start, end, why) for start, end in joined_ranges(chunks)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -22,10 +23,13 @@ from index_format import objects
 from index_format.groups import encode as encode_groups
 from index_format.keys import TopicFolder, configs_home, dated_key, groups_home, inventory_key
 from index_format.objects import Acl, Incarnation, Inventory, TopicConfig, ended
+from replayer.cli.restore import _code_of, status_command
 from replayer.errors import ReplayRefused
 from replayer.kafka.topic_facts import ConfigChange
 from replayer.replay.job import is_job_name
+from replayer.replay.jobs.folder import JobFolder, JobUndone
 from replayer.replay.request import Surroundings
+from replayer.restore.begun import restore_document
 from replayer.restore.consumers import Applied, acls_to_create, set_acls
 from replayer.restore.document import (
     AclsDone,
@@ -53,7 +57,7 @@ from replayer.restore.document import (
     topic_job,
     wanted_topics,
 )
-from replayer.restore.planning import KEEPING_ALL, first_settings, found_topics, last_settings, replay_of
+from replayer.restore.planning import KEEPING_ALL, _refusal, first_settings, found_topics, last_settings, replay_of
 from replayer.restore.running import TopicOutcome, outcome_document, plan_document, set_last
 from tests.index_format.builders import group, groups_of
 from tests.support.archives import CLAIMED_MS, ArchiveWriter, put_topic_config, records
@@ -227,6 +231,44 @@ def test_a_damaged_partition_is_named(writer: ArchiveWriter) -> None:
     (orders,) = planned(writer, topics=("orders",)).topics
     assert orders.numbers == (0,)
     assert orders.lacks[0].startswith("partition 1 cannot be read: ")
+
+
+def test_a_lost_marker_is_rebuilt_before_anything_is_given_up(writer: ArchiveWriter) -> None:
+    (writer.root / "topic=orders" / "partition=00001" / "last_chunk_index.json").unlink()
+    plan = planned(writer, topics=("orders",))
+    (orders,) = plan.topics
+    assert orders.lacks[0].endswith("no marker leads to its chunks; archiver repair marker orders:1 rebuilds it")
+    refused = str(_refusal(plan, orders, exists=False))
+    places = [refused.index(each) for each in ("archiver repair marker orders:1", "repair that first", "--partial")]
+    assert places == sorted(places)
+    assert _refusal(replace(plan, partial=True), orders, exists=False) is None
+    with pytest.raises(ReplayRefused, match="1 of 1 topics cannot be restored as planned") as error:
+        _code_of(replace(plan, topics=(replace(orders, refused=refused),)))
+    assert error.value.remedy.startswith("repair it first")
+
+
+def test_a_topic_without_some_of_its_partitions_is_not_complete(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    folder = RestoreFolder(store, "night")
+    lacks = topic("payments~1", lacks=("partition 1 cannot be read: it is lost",), numbers=(0,))
+    begun = replace(RECORD, plan=replace(PLAN, topics=(lacks, topic("small~1")), groups=None))
+    folder.begin(begun)
+    jobs = [topic_job("night", each.source) for each in begun.plan.topics]
+    for job, each in zip(jobs, begun.plan.topics, strict=True):
+        folder.put(TopicDone(source=each.source, target=each.target, records=3, verdict=Verdict.OK, at=5), job)
+    document = restore_document(folder, store, with_topics=True)
+    assert (document["state"], document["topics_done"], document["continue"]) == ("incomplete", 2, None)
+    rows = {each["job"]: each["missing"] for each in document["topics"]}
+    assert rows[jobs[1]] is None
+    assert rows[jobs[0]].startswith("lacks payments:1, and --resume does not add them: ")
+    assert f"(replayer undo --job {jobs[0]} -b HOST:PORT)" in rows[jobs[0]]
+    assert restore_document(folder, store).keys() == document.keys() - {"topics"}
+    status = CliRunner().invoke(status_command, ["night", "--jobs", str(tmp_path)], standalone_mode=False)
+    assert (status.return_value, "restore night is incomplete: 2 of 2 topics" in status.output) == (3, True)
+    undone = JobUndone(target="payments", target_topic_id="x", records=3, host="h", undone_at=7)
+    JobFolder(store, jobs[0]).put(undone)
+    document = restore_document(folder, store)
+    assert (document["state"], document["topics_done"], document["topics_of"]) == ("incomplete", 1, 2)
 
 
 def test_without_an_inventory(writer: ArchiveWriter, tmp_path: Path) -> None:
