@@ -131,7 +131,7 @@ def print_restored(outcomes: Sequence[TopicOutcome], groups: Applied | None, acl
                 click.echo(f"do: {each.do}", err=True)
     if groups is not None and groups.error is None:
         positions = sum(groups.counts.values())
-        click.echo(f"{positions} positions of consumer groups are set, as they were: {len(groups.counts)} in all")
+        click.echo(f"consumer groups that are set to where they were: {len(groups.counts)}, positions: {positions}")
     if acls is not None and acls.error is None:
         click.echo(f"{sum(acls.counts.values())} ACLs are created, of {len(acls.counts)} topics")
     for what, applied in (("consumer group was set", groups), ("ACL was created", acls)):

@@ -211,9 +211,20 @@ async def _of_topic(
         for number, position in sorted(of_group.items())
         if any(lost.partition == number and lost.start <= position.offset < lost.end for lost in skipped)
     ]
+    notes += _left_out(topic, positions)
     return await planning.plan_groups_of_job(
         records.topic_job(restore, topic.source), around, positions, map_of(wanted.rename)
     )
+
+
+def _left_out(topic: records.TopicToRestore, positions: Mapping[str, Mapping[int, GroupOffset]]) -> list[str]:
+    """Return notes about the positions in partitions that the archive lacked."""
+    return [
+        f"group {group}: its position {position.offset} in {topic.topic}:{number} is left out: the archive lacked it"
+        for group, of_group in sorted(positions.items())
+        for number, position in sorted(of_group.items())
+        if topic.lacks and number not in topic.numbers
+    ]
 
 
 class AclCreation(Protocol):

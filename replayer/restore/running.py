@@ -369,7 +369,7 @@ def outcome_document(
                 "proof": each.verdict,
                 "seconds": round(each.seconds, 3),
                 "error": each.error,
-                "do": each.do,
+                "do": each.do or (each.topic.lacking(each.job) if each.state == "restored" else None),
                 "gaps": each.topic.gaps,
                 "lacks": each.topic.lacks,
                 "skipped": each.skipped,

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from blockgz.archive.archive import ArchiveReader
 from blockgz.archive.positions import AtOffset, BeforeTime
 from blockgz.errors import AccessDenied, NotInArchive, UsageError, Verdict
+from blockgz.kafka.groups import GroupOffset
 from blockgz.store.address import LocalAddress
 from blockgz.store.local import LocalReader, LocalStore
 from blockgz.store.reader import PassingReader
@@ -30,7 +31,7 @@ from replayer.replay.job import is_job_name
 from replayer.replay.jobs.folder import JobFolder, JobUndone
 from replayer.replay.request import Surroundings
 from replayer.restore.begun import restore_document
-from replayer.restore.consumers import Applied, acls_to_create, set_acls
+from replayer.restore.consumers import Applied, _left_out, acls_to_create, set_acls
 from replayer.restore.document import (
     AclsDone,
     ChosenIncarnation,
@@ -245,6 +246,16 @@ def test_a_lost_marker_is_rebuilt_before_anything_is_given_up(writer: ArchiveWri
     with pytest.raises(ReplayRefused, match="1 of 1 topics cannot be restored as planned") as error:
         _code_of(replace(plan, topics=(replace(orders, refused=refused),)))
     assert error.value.remedy.startswith("repair it first")
+
+
+def test_positions_in_a_partition_that_is_not_restored_are_named() -> None:
+    positions = {"billing": {number: GroupOffset(7 + number) for number in (0, 1)}}
+    whole, partial = topic("payments~1"), topic("payments~1", lacks=("payments:1 is missing",), numbers=(0,))
+    said = "group billing: its position 8 in payments:1 is left out: the archive lacked it"
+    assert (_left_out(whole, positions), _left_out(partial, positions)) == ([], [said])
+    report = outcome_document("n", PLAN, [TopicOutcome(partial, "n.p", state="restored")], None, None, 1.0)
+    assert report["topics"][0]["do"].startswith("lacks payments:1, and ")
+    assert report["verdict"] != Verdict.OK
 
 
 def test_a_topic_without_some_of_its_partitions_is_not_complete(tmp_path: Path) -> None:
