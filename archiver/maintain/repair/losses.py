@@ -145,10 +145,10 @@ class LossSearch:
             **fields_of_blocks([whole]),
         }
         index = replace(like or _index_like(self._chain.marker, own), **own)
-        found = self._found_in_data(entry, index) if self._keeps and index.record_format != TEXT else None
+        found = self.found_in_data(entry, index) if self._keeps and index.record_format != TEXT else None
         return found or UnindexedChunk(entry, index, index)
 
-    def _found_in_data(self, entry: ChunkEntry, whole: ChunkIndex) -> UnindexedChunk | None:
+    def found_in_data(self, entry: ChunkEntry, whole: ChunkIndex) -> UnindexedChunk | None:
         """Return the chunk with the blocks of a data object that may be its own, if one has any that can be read."""
         index = parse_key(self._keys.layout, self._keys.index_key(entry))
         assert index is not None
@@ -497,6 +497,7 @@ class PlannedLossRepair(PlannedCommand):
         for number in loss.blocks if self._records else ():
             assert self._records is not None
             try:
+                self._check_data(chunk)
                 for _ in self._records.blocks(whole or chunk, 0 if whole else number, has_index=not whole):
                     pass
             except NotTheSame as error:
@@ -504,6 +505,17 @@ class PlannedLossRepair(PlannedCommand):
             else:
                 back.add(number)
         return PlannedLoss(loss, frozenset(back), why)
+
+    def _check_data(self, chunk: OldChunk) -> None:
+        """Raise NotTheSame if the data of a chunk without an index holds other records than Kafka."""
+        if not isinstance(chunk, UnindexedChunk) or chunk.whole.record_format == TEXT:
+            return
+        found = self._search.found_in_data(chunk.entry, chunk.whole)
+        for number in range(len(found.index.blocks)) if found and self._records else ():
+            assert found is not None and self._records is not None
+            if number not in found.lost:
+                for _ in self._records.blocks(found, number, has_index=True):
+                    pass
 
     def _is_chosen(self, found: PlannedLoss, within: OffsetRanges | None) -> bool:
         """Return whether a loss is rewritten; if not, the reason becomes a problem."""

@@ -45,6 +45,9 @@ class Truth:
         self.damaged: set[int] = set()
         """Offsets whose records no object holds any longer, so that an operator may accept their loss."""
 
+        self.forgotten: set[int] = set()
+        """Offsets of erased records of which only an index said so, that was lost, and its loss accepted."""
+
     def fits(self, offset: int, what: bytes | str) -> bool:
         """Whether a committed chain may say that of the offset."""
         if what == "erased":  # a whole chunk's range with its holes, where nothing is left of it
@@ -54,7 +57,7 @@ class Truth:
         if what == "lost":
             return offset in self.damaged or offset not in self.values
         if what == "hole":
-            return offset not in self.values
+            return offset not in self.values or offset in self.forgotten
         return self.values.get(offset) == what and offset not in self.erased
 
 
@@ -103,6 +106,7 @@ class Monitor:
     def copy(self) -> "Monitor":
         truth = Truth(self.truth.values, self.truth.secrets)
         truth.lost, truth.erased = set(self.truth.lost), set(self.truth.erased)
+        truth.forgotten = set(self.truth.forgotten)
         twin = Monitor(truth, self.marker_key, self._home, self._chunks, fan_out=self._fan_out, promise=self._promise)
         twin.strict = self.strict
         twin.marker, twin.past, twin.digests = self.marker, list(self.past), dict(self.digests)
@@ -387,6 +391,8 @@ class Monitor:
             raise Harm("a rewrite was committed twice")
         self._tokens.add(intent["token"])
         self._count(f"commit {intent['kind']}")
+        if intent["kind"] == "accept-loss":
+            self.truth.forgotten |= self.truth.erased & self.truth.damaged
 
     def _check_sizes(self, old: Json, new: Json) -> None:
         lists = [*new["catalogs"], new["tail"]]

@@ -286,6 +286,22 @@ def test_kafka_brings_a_chunk_back_whose_index_is_lost_and_whose_data_is_damaged
     world.check_lost(set())
 
 
+def test_kafka_brings_no_chunk_back_whose_data_holds_other_records(tmp_path: Path) -> None:
+    """Without an index, the data is the only witness of what the log held."""
+    world = world_of()
+    lost = world.damage(1, 1)
+    kept = min(world.stored_in(1) - lost)
+    del world.store.objects[world.index_of(1)["key"]]
+    records = world.log.records
+    world.log.records = [each._replace(value=b"another") if each.offset == kept else each for each in records]
+    plan = world.plan("refetch", tmp_path, source=world.source)
+    assert plan.question is None and "the log holds other records at these offsets" in reasons(plan.problems)
+    plan = world.accept(tmp_path, source=world.source)
+    assert not plan.problems, reasons(plan.problems)
+    world.log.records = records
+    world.check_lost(lost)
+
+
 def test_data_of_another_chunk_is_not_kept(tmp_path: Path) -> None:
     world = world_of()
     (first, second), index = map(world.data_of, (0, 1)), world.index_of(1)
