@@ -328,6 +328,10 @@ class ArchivedPartition:
             zip([*(folder.keys for folder in self._older), self.keys], starts or [self.own_start], strict=True)
         )
 
+    def is_unchanged(self, newer: "ArchivedPartition") -> bool:
+        """Return whether a newer look at the partition found the same marker and the same folders."""
+        return self.marker == newer.marker and self.folders == newer.folders
+
     async def check_keys(self) -> None:
         """Raise KeyMissing before a long work if its newest chunk is encrypted and its key is missing."""
         if self.marker.tail_key:

@@ -130,21 +130,22 @@ class Answers:
         client.next_offsets = {}
 
     async def _metadata(self, client: Client, values: dict[str, Any]) -> dict[str, Any]:
+        served = await self._logs.names()
         if values["topics"] is None:
-            names = [name for name in await self._logs.names() if client.may_read(name)]
+            names = [name for name in served if client.may_read(name)]
         else:
             names = [each["name"] or "" for each in values["topics"]]
 
         async def one(name: str) -> dict[str, Any]:
             found: dict[str, Any] = {"name": name, "partitions": [], "topic_authorized_operations": _NO_OPERATIONS}
-            numbers = await self._logs.partitions(name) if client.may_read(name) else None
+            if not client.may_read(name):
+                return found | {"error_code": TOPIC_AUTHORIZATION_FAILED}
+            numbers = await self._logs.partitions(name)
             if numbers is None:
-                denied = not client.may_read(name)
-                return found | {"error_code": TOPIC_AUTHORIZATION_FAILED if denied else UNKNOWN_TOPIC_OR_PARTITION}
+                return found | {"error_code": UNKNOWN_TOPIC_OR_PARTITION}
             return found | {"partitions": list(map(_partition_document, numbers))}
 
         topics = await asyncio.gather(*map(one, names))
-        await self._logs.names()  # for the cluster's id
         host, port = client.address
         return {
             "brokers": [{"node_id": _NODE, "host": host, "port": port}],

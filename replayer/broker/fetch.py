@@ -160,12 +160,11 @@ class PartitionFetch:
         """The offset from which a client that has this answer fetches next."""
         return self.batches[-1].end if self.batches else self.offset
 
-    def look(self, changed: asyncio.Event | None = None) -> bool:
+    def look(self, changed: asyncio.Event) -> bool:
         """Return whether there is something to do now; if not, have `changed` set when there may be."""
         if self._log is None or self.error or self._is_full:
             return False
-        if changed is not None:
-            self._log.follow(changed)
+        self._log.follow(changed)
         known = self._log.known
         if known is None:
             return True

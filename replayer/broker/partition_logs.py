@@ -57,7 +57,7 @@ class Log:
             found = await self._archive.open_partition(self.topic, self.number)
             self._read_at = began
             # The former object remembers catalogs and indexes.
-            is_same = known is not None and known.marker == found.marker and known.folders == found.folders
+            is_same = known is not None and known.is_unchanged(found)
             self._partition = known if known is not None and is_same else found
             if known is None and found.marker.isolation_level == _UNCOMMITTED:
                 _log.warning("%s was archived with read_uncommitted: it has records of aborted transactions", self)

@@ -245,8 +245,7 @@ def _reused(found: SurveyedTopic, before: SurveyedTopic | None) -> SurveyedTopic
     partitions = []
     for each in found.partitions:
         same = former.get(each.partition)
-        is_same = same is not None and same.marker == each.marker and same.folders == each.folders
-        partitions.append(same if same is not None and is_same else each)
+        partitions.append(same if same is not None and same.is_unchanged(each) else each)
     unchanged = before is not None and found.damaged == before.damaged and len(partitions) == len(before.partitions)
     if before is not None and unchanged and all(a is b for a, b in zip(partitions, before.partitions, strict=True)):
         return before
